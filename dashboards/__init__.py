@@ -1,0 +1,1 @@
+"""Streamlit pages over the database, read only. Never imports torch or the engine."""

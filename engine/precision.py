@@ -1,0 +1,183 @@
+"""Formats, stages and plans: parsing them and printing them. No torch here.
+
+Plan text is `w=FORMAT,kv=FORMAT > w=FORMAT,kv=FORMAT` (prefill `>` decode; one half alone means both). A format takes
+options after colons, in any order; the canonical text has every default expanded and is what is hashed and stored.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from evalsvc.errors import CapabilityError, ConfigError
+
+INT4_GROUPS = (32, 64, 128)
+FACTORS = ("prefill.weights", "prefill.kv", "decode.weights", "decode.kv")
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """How the linears' weights are held.
+
+    Attributes:
+        kind: Element type of the packed form.
+        activations: `w8a8` quantizes activations per token, `w8a16` stores only. Meaningful for fp8.
+        group: Inputs along K that share one int4 scale.
+        symmetric: Whether int4 has no offset.
+    """
+
+    kind: Literal["fp32", "bf16", "fp8", "int4"] = "bf16"
+    activations: Literal["", "w8a8", "w8a16"] = ""
+    group: int = 0
+    symmetric: bool = True
+
+    def __str__(self) -> str:
+        if self.kind == "fp8":
+            return "fp8:w8a8:channel:token" if self.activations == "w8a8" else "fp8:w8a16:channel"
+        if self.kind == "int4":
+            return f"int4:g{self.group}:{'sym' if self.symmetric else 'asym'}"
+        return self.kind
+
+    def format_bits(self) -> float:
+        """Bits per weight on a device, scales included where they are per group (bf16 scale, and offset if asymmetric)."""
+        if self.kind == "int4":
+            return 4 + (16 if self.symmetric else 32) / self.group
+        return {"fp32": 32.0, "bf16": 16.0, "fp8": 8.0}[self.kind]
+
+
+@dataclass(frozen=True)
+class KVFormat:
+    """How keys and values are held in pages.
+
+    Attributes:
+        kind: Element type of the pages.
+        scale: `token-head` (dynamic, one fp32 per token and head), `tensor:calibrated` (one per layer for K and one
+            for V) or `tensor:uncalibrated` (1.0). Empty unless fp8.
+    """
+
+    kind: Literal["fp32", "bf16", "fp8"] = "bf16"
+    scale: Literal["", "token-head", "tensor:calibrated", "tensor:uncalibrated"] = ""
+
+    def __str__(self) -> str:
+        return f"fp8:{self.scale}" if self.kind == "fp8" else self.kind
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether scales come from a calibration file."""
+        return self.scale == "tensor:calibrated"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage's formats."""
+
+    weights: WeightFormat = WeightFormat()
+    kv: KVFormat = KVFormat()
+
+    def __str__(self) -> str:
+        return f"w={self.weights},kv={self.kv}"
+
+
+@dataclass(frozen=True)
+class PrecisionPlan:
+    """A pair of stages."""
+
+    prefill: StagePlan = StagePlan()
+    decode: StagePlan = StagePlan()
+
+    def __str__(self) -> str:
+        return str(self.prefill) if self.prefill == self.decode else f"{self.prefill} > {self.decode}"
+
+    def formats(self) -> dict[str, str]:
+        """Canonical format of each factor."""
+        return {
+            "prefill.weights": str(self.prefill.weights),
+            "prefill.kv": str(self.prefill.kv),
+            "decode.weights": str(self.decode.weights),
+            "decode.kv": str(self.decode.kv),
+        }
+
+    def differing_factors(self, other: "PrecisionPlan") -> frozenset[str]:
+        """Factors in which two plans differ."""
+        mine, theirs = self.formats(), other.formats()
+        return frozenset(factor for factor in FACTORS if mine[factor] != theirs[factor])
+
+
+def parse_plan(text: str) -> PrecisionPlan:
+    """Reads plan text.
+
+    Args:
+        text: For example `w=bf16,kv=bf16 > w=int4:g32:asym,kv=fp8`.
+
+    Raises:
+        ConfigError: The text is not a plan; the message names the part and what is accepted.
+        CapabilityError: A known format that this engine does not serve.
+    """
+    halves = [half.strip() for half in text.split(">")]
+    if len(halves) > 2 or not all(halves):
+        raise ConfigError(f"plan {text!r}: write one stage, or `PREFILL > DECODE`")
+    stages = [_parse_stage(half, text) for half in halves]
+    return PrecisionPlan(stages[0], stages[-1])
+
+
+def _parse_stage(half: str, text: str) -> StagePlan:
+    parts: dict[str, str] = {}
+    for part in half.split(","):
+        key, eq, value = part.strip().partition("=")
+        if key not in ("w", "kv") or not eq or not value.strip():
+            raise ConfigError(f"plan {text!r}: {part.strip()!r} is neither `w=FORMAT` nor `kv=FORMAT`")
+        if key in parts:
+            raise ConfigError(f"plan {text!r}: {key!r} is given twice in one stage")
+        parts[key] = value.strip().lower()
+    return StagePlan(_parse_weights(parts.get("w", "bf16"), text), _parse_kv(parts.get("kv", "bf16"), text))
+
+
+def _parse_weights(text: str, plan: str) -> WeightFormat:
+    kind, *options = text.split(":")
+    if kind in ("int8", "nvfp4") or "block128" in options:
+        raise CapabilityError(f"plan {plan!r}: weights {text!r} are not served yet; use fp32, bf16, fp8 or int4")
+    if kind in ("fp32", "bf16") and not options:
+        return WeightFormat(kind)
+    if kind == "fp8":
+        activations = _choose(options, ("w8a8", "w8a16"), "w8a8", text, plan)
+        known = {activations, "channel"} | ({"token"} if activations == "w8a8" else set())
+        _refuse_unknown(options, known, text, plan)
+        return WeightFormat("fp8", activations)  # pyright: ignore[reportArgumentType]
+    if kind == "int4":
+        groups = [f"g{group}" for group in INT4_GROUPS]
+        group = _choose(options, groups, "g128", text, plan)
+        symmetry = _choose(options, ("sym", "asym"), "sym", text, plan)
+        _refuse_unknown(options, {group, symmetry}, text, plan)
+        return WeightFormat("int4", "", int(group[1:]), symmetry == "sym")
+    raise ConfigError(f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8[:w8a16] or int4[:gN][:sym|:asym]")
+
+
+def _parse_kv(text: str, plan: str) -> KVFormat:
+    kind, *options = text.split(":")
+    if kind == "int8" or "latent128" in options or "head" in options:
+        raise CapabilityError(f"plan {plan!r}: KV {text!r} is not served yet; use fp32, bf16 or fp8")
+    if kind in ("fp32", "bf16") and not options:
+        return KVFormat(kind)
+    if kind == "fp8":
+        choice = _choose(options, ("token-head", "calibrated", "uncalibrated"), "", text, plan)
+        if "tensor" in options and choice == "token-head":
+            raise ConfigError(f"plan {plan!r}: KV {text!r} asks for one scale per tensor and one per token and head")
+        if "tensor" in options and not choice:
+            raise ConfigError(f"plan {plan!r}: KV {text!r} needs `:calibrated` or `:uncalibrated` (scale 1.0)")
+        _refuse_unknown(options, {choice, "tensor"}, text, plan)
+        scale = f"tensor:{choice}" if choice in ("calibrated", "uncalibrated") else "token-head"
+        return KVFormat("fp8", scale)  # pyright: ignore[reportArgumentType]
+    raise ConfigError(
+        f"plan {plan!r}: unknown KV format {text!r}; use fp32, bf16, fp8, fp8:tensor:calibrated or fp8:uncalibrated"
+    )
+
+
+def _choose(options, choices, default: str, text: str, plan: str) -> str:
+    given = [option for option in options if option in choices]
+    if len(given) > 1:
+        raise ConfigError(f"plan {plan!r}: {text!r} has {' and '.join(given)}; choose one")
+    return given[0] if given else default
+
+
+def _refuse_unknown(options, known, text: str, plan: str) -> None:
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"plan {plan!r}: {text!r} has an unknown option {option!r}")

@@ -1,0 +1,159 @@
+"""Tables. One sample is one arm's answer to one item in one run; its scores are rows of their own.
+
+Points are never stored: proportions are.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+SCHEMA_VERSION = 1
+
+
+def utc_now() -> str:
+    """Now as ISO 8601 in UTC, the form of every stored time."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Base(DeclarativeBase):
+    """Declarative base; JSON columns hold plain dicts and lists."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}
+
+
+class Meta(Base):
+    """One row: the schema's version."""
+
+    __tablename__ = "meta"
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+
+class Run(Base):
+    """One execution of an experiment. `kind` is `main`, or `aa` for the baseline against itself in `linked_run_id`."""
+
+    __tablename__ = "runs"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    experiment: Mapped[str]
+    experiment_hash: Mapped[str] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(default="main")
+    linked_run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    baseline: Mapped[str]
+    seed: Mapped[int]
+    status: Mapped[str] = mapped_column(default="running")  # running | finished
+    created_at: Mapped[str] = mapped_column(default=utc_now)
+    finished_at: Mapped[str | None]
+    resolved: Mapped[dict[str, Any]]
+    arms: Mapped[list["Arm"]] = relationship(back_populates="run", order_by="Arm.id")
+
+
+class Arm(Base):
+    """One column of a run: a target under a plan.
+
+    `stages` is per stage {weights, kv, checkpoint, fault}; `injected` names planted faults (empty when honest);
+    `proof` is what was measured, `proof_status` matched | mismatched | declared once the arm is finished; `probe` is
+    per stage {kl_mean, kl_max, tokens} against the baseline over a fixed text.
+    """
+
+    __tablename__ = "arms"
+    __table_args__ = (UniqueConstraint("run_id", "name"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), index=True)
+    name: Mapped[str]
+    fingerprint: Mapped[str] = mapped_column(index=True)
+    plan: Mapped[str]
+    stages: Mapped[dict[str, Any]]
+    injected: Mapped[dict[str, Any]]
+    details: Mapped[dict[str, Any]]
+    status: Mapped[str] = mapped_column(default="running")  # running | finished
+    proof: Mapped[dict[str, Any] | None]
+    proof_status: Mapped[str | None]
+    probe: Mapped[dict[str, Any] | None]
+    expected: Mapped[int]  # samples of a complete arm
+    run: Mapped[Run] = relationship(back_populates="arms")
+
+
+class ItemRow(Base):
+    """One item as it was asked. `chance` is a proportion; `cluster` is empty when the item stands alone."""
+
+    __tablename__ = "items"
+    __table_args__ = (UniqueConstraint("suite", "item_id", "item_hash"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    suite: Mapped[str]
+    item_id: Mapped[str]
+    item_hash: Mapped[str]
+    family: Mapped[str]
+    cluster: Mapped[str]
+    metric: Mapped[str]
+    filter: Mapped[str]
+    chance: Mapped[float]
+    scored_by: Mapped[str]
+
+
+class Sample(Base):
+    """One answer. Unique on everything that makes it this answer, so that a retry never counts twice.
+
+    `status` is scored | error | skipped. `through` is the stage asked to produce the scored logits of a
+    log-likelihood item, empty for a generation. `stage_tokens` counts scored tokens per stage, `handed_over` says
+    whether decode read a context that prefill computed. `answer` is text, or JSON text for log-likelihoods.
+    """
+
+    __tablename__ = "samples"
+    __table_args__ = (
+        UniqueConstraint("run_id", "arm_fingerprint", "item_pk", "request_hash", "settings_hash", "repeat"),
+        Index("ix_samples_arm", "arm_id", "status"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
+    arm_fingerprint: Mapped[str]
+    item_pk: Mapped[int] = mapped_column(ForeignKey("items.id"))
+    request_hash: Mapped[str]
+    settings_hash: Mapped[str]
+    rendered_hash: Mapped[str | None]
+    repeat: Mapped[int] = mapped_column(default=0)
+    through: Mapped[str] = mapped_column(default="")
+    status: Mapped[str]
+    error_class: Mapped[str | None]
+    error_message: Mapped[str | None] = mapped_column(Text)
+    prompt: Mapped[str] = mapped_column(Text)
+    answer: Mapped[str] = mapped_column(Text)
+    finish_reason: Mapped[str | None]
+    prompt_tokens: Mapped[int | None]
+    answer_tokens: Mapped[int | None]
+    stage_tokens: Mapped[dict[str, Any]]
+    handed_over: Mapped[bool] = mapped_column(default=False)
+    timings: Mapped[dict[str, Any]]  # queue_s, prefill_s, decode_s
+    created_at: Mapped[str] = mapped_column(default=utc_now)
+    item: Mapped[ItemRow] = relationship()
+    scores: Mapped[list["ScoreRow"]] = relationship(cascade="all, delete-orphan")
+
+
+class ScoreRow(Base):
+    """One metric of one sample under one scoring version; re-scoring adds rows."""
+
+    __tablename__ = "scores"
+    __table_args__ = (UniqueConstraint("sample_id", "scoring_version", "metric", "filter"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"), index=True)
+    scoring_version: Mapped[str]
+    metric: Mapped[str]
+    filter: Mapped[str]
+    value: Mapped[float]
+    error_class: Mapped[str | None]
+
+
+class DecisionRow(Base):
+    """One gate decision of a candidate against a baseline, as the decision object's JSON."""
+
+    __tablename__ = "decisions"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    baseline_arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
+    candidate_arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"), index=True)
+    policy_hash: Mapped[str]
+    verdict: Mapped[str]
+    exit_code: Mapped[int]
+    decision: Mapped[dict[str, Any]]
+    created_at: Mapped[str] = mapped_column(default=utc_now)

@@ -1,0 +1,1 @@
+"""What is asked: lm-eval tasks, tool-call cases, format cases."""

@@ -1,0 +1,41 @@
+"""Who answers. Embedded engine today; endpoints and recorded outputs plug in here."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from evalsvc.engine.requests import Answer, Request, RequestFailure
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmFacts:
+    """What is known of an arm before its first item; `fingerprint` is the hash of all of it.
+
+    Attributes:
+        plan: Canonical plan text.
+        stages: Per stage the canonical `weights` and `kv` format, checkpoint hash and injected fault.
+        injected: Named faults, empty for an honest arm.
+    """
+
+    name: str
+    fingerprint: str
+    plan: str
+    stages: dict[str, dict[str, Any]]
+    injected: dict[str, float]
+    details: dict[str, Any]
+
+
+class Target(Protocol):
+    """Answers requests for one arm at a time."""
+
+    def facts(self, arm: str) -> ArmFacts:
+        """The arm's facts, computed without answering anything."""
+        ...
+
+    def submit(self, arm: str, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+        """Answers in any order, each carrying its request's id."""
+        ...
+
+    def proof(self, arm: str) -> dict[str, Any] | None:
+        """What was measured of the arm so far, or None where nothing can be measured."""
+        ...
