@@ -1,0 +1,115 @@
+"""Plain rows that enter and leave the database: no session, no lazy loading."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewScore:
+    """One metric of one sample. `value` is a proportion or the metric's own unit."""
+
+    metric: str
+    filter: str
+    value: float
+    error_class: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewSample:
+    """One answer to store; fields as in `schema.Sample` and `schema.ItemRow`."""
+
+    suite: str
+    item_id: str
+    item_hash: str
+    family: str
+    cluster: str
+    metric: str
+    filter: str
+    chance: float
+    scored_by: str
+    request_hash: str
+    settings_hash: str
+    rendered_hash: str | None
+    repeat: int = 0
+    through: str = ""
+    status: str = "scored"
+    error_class: str | None = None
+    error_message: str | None = None
+    prompt: str = ""
+    answer: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    answer_tokens: int | None = None
+    stage_tokens: dict[str, int] = field(default_factory=dict)
+    handed_over: bool = False
+    timings: dict[str, float] = field(default_factory=dict)
+    scoring_version: str = ""
+    scores: tuple[NewScore, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str, int]:
+        """What makes this answer unique inside one arm of one run."""
+        return (self.suite, self.item_id, self.item_hash, self.request_hash, self.settings_hash, self.repeat)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One arm's sample of a pair; `value` is the item's 0/1 metric, None unless the sample is scored."""
+
+    sample_id: int
+    item_hash: str
+    request_hash: str
+    settings_hash: str
+    rendered_hash: str | None
+    status: str
+    value: float | None
+    error_class: str | None
+    finish_reason: str | None
+    stage_tokens: dict[str, int]
+    handed_over: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One item (and one `through`) in two arms; a side is None where that arm has no sample of it."""
+
+    suite: str
+    family: str
+    cluster: str
+    item_id: str
+    through: str
+    scored_by: str
+    metric: str
+    chance: float
+    repeat: int
+    baseline: Side | None
+    candidate: Side | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRecord:
+    """One arm with what its run says of it."""
+
+    id: int
+    run_id: int
+    run_kind: str
+    run_status: str
+    linked_run_id: int | None
+    experiment: str
+    baseline: str
+    name: str
+    fingerprint: str
+    plan: str
+    stages: dict[str, dict[str, Any]]
+    injected: dict[str, Any]
+    details: dict[str, Any]
+    status: str
+    proof: dict[str, Any] | None
+    proof_status: str | None
+    probe: dict[str, Any] | None
+    expected: int
+
+    @property
+    def address(self) -> str:
+        """`RUN:ARM`, as typed on the command line."""
+        return f"{self.run_id}:{self.name}"
