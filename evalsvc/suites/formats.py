@@ -1,0 +1,168 @@
+"""Output formats: does the answer have the asked form, and the asked content in it?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from evalsvc.engine.requests import Answer, GenerateRequest
+from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.suites.base import Item, Score
+from evalsvc.suites.items import content_hash, take
+from evalsvc.suites.prompts import UNSCORED, Case, answer_text, prefixes_of, read_rows, request_for
+from evalsvc.suites.strict_json import NotJson, begins_with_json, parse, same
+
+Kind = Literal["string", "integer", "number", "boolean", "array", "object", "null"]
+KINDS: dict[type, tuple[Kind, ...]] = {
+    str: ("string",),
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number",),
+    list: ("array",),
+    dict: ("object",),
+    type(None): ("null",),
+}
+REGEX_SECONDS = 1.0
+
+
+class Check(BaseModel):
+    """What is right; exactly one of these.
+
+    Attributes:
+        json_equals: One JSON object with these keys and values (`strict_json.same`).
+        json_keys: One JSON object with these keys and values of these JSON types.
+        text_equals: This text, spaces around it aside; `marker` names the word it has to end with.
+        regex: A pattern that the whole stripped answer matches.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    json_equals: dict[str, Any] | None = None
+    json_keys: dict[str, Kind] | None = None
+    text_equals: str | None = None
+    marker: str | None = Field(default=None, min_length=1)
+    regex: str | None = None
+
+    @model_validator(mode="after")
+    def _one_check(self) -> "Check":
+        given = [c for c in (self.json_equals, self.json_keys, self.text_equals, self.regex) if c is not None]
+        if len(given) != 1:
+            raise ValueError("has exactly one of `json_equals`, `json_keys`, `text_equals`, `regex`")
+        if self.text_equals is not None and self.text_equals != self.text_equals.strip():
+            raise ValueError("`text_equals` begins or ends with spaces, which are cut from answers")
+        if self.marker is not None and not (self.text_equals or "").endswith(self.marker):
+            raise ValueError("`marker` is the end of `text_equals`")
+        return self
+
+
+class FormatCase(Case):
+    """A case whose answer has a form."""
+
+    check: Check
+
+
+def errors_of(text: str, check: Check) -> tuple[str | None, str | None]:
+    """How an answer's form is wrong, and how the answer is wrong; None for right.
+
+    Returns:
+        The form's error class, and the answer's: the form's where that is wrong, else what is wrong in the content.
+    """
+    said = text.strip()
+    if check.regex is not None:
+        error = _regex_error(said, check.regex)
+        return error, error
+    if check.text_equals is not None:
+        form = _marker_error(said, check.text_equals, check.marker)
+        return form, form or (None if said == check.text_equals else "wrong_value")
+    form, got = _json_form(said, check)
+    content = check.json_equals is not None and form is None and not same(got, check.json_equals)
+    return form, form or ("wrong_value" if content else None)
+
+
+def _json_form(said: str, check: Check) -> tuple[str | None, Any]:
+    try:
+        got = parse(said)
+    except NotJson:
+        return ("extra_text" if begins_with_json(said) else "not_json"), None
+    if not isinstance(got, dict):
+        return "not_an_object", None
+    keys = check.json_equals if check.json_equals is not None else check.json_keys or {}
+    if got.keys() != keys.keys():
+        return "wrong_keys", None
+    if check.json_keys is not None and any(kind not in KINDS[type(got[k])] for k, kind in check.json_keys.items()):
+        return "wrong_type", None
+    return None, got
+
+
+def _marker_error(said: str, wanted: str, marker: str | None) -> str | None:
+    if marker is None:
+        return None if said else "empty"
+    if said.endswith(marker) and said.count(marker) == wanted.count(marker):
+        return None
+    return "extra_text" if marker in said else "marker_missing"
+
+
+def _regex_error(said: str, pattern: str) -> str | None:
+    import regex
+
+    try:
+        matched = regex.fullmatch(pattern, said, timeout=REGEX_SECONDS)
+    except TimeoutError:
+        return "pattern_timeout"
+    return None if matched else "no_match"
+
+
+class FormatSuite:
+    """Cases of one file. Metrics: `correct` (form and content) and `valid` (form alone)."""
+
+    scoring_version = "formats-1"
+
+    def __init__(self, name: str, path: Path, limit: int | None = None) -> None:
+        self.name = name
+        rows = read_rows(path, FormatCase)
+        for number, case in rows:
+            _known_pattern(case.check.regex, f"{path}:{number}")
+        self._prefixes = prefixes_of(path, rows)
+        self._items = take([self._item(case) for _, case in rows], limit)
+
+    def _item(self, case: FormatCase) -> Item:
+        scored = case.model_dump(exclude=UNSCORED)
+        return Item(
+            id=case.id,
+            family=case.family or self.name,
+            cluster=case.prefix or "",
+            sha256=content_hash(scored),
+            metric="correct",
+            payload=case,
+        )
+
+    def items(self) -> Sequence[Item]:
+        """All items, in the order of the file."""
+        return self._items
+
+    def next_request(self, item: Item, answers: Sequence[Answer]) -> GenerateRequest | None:
+        """The case's one request."""
+        return None if answers else request_for(item, item.payload, self._prefixes)
+
+    def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
+        """Both metrics, `correct` first. Any text has a score, however hostile."""
+        form, answer = errors_of(answer_text(answers), item.payload.check)
+        return [
+            Score(metric="correct", value=float(answer is None), error_class=answer),
+            Score(metric="valid", value=float(form is None), error_class=form),
+        ]
+
+
+def _known_pattern(pattern: str | None, where: str) -> None:
+    """Refuses a pattern that does not compile, or any where `regex`, whose matching has a time limit, is missing."""
+    if pattern is None:
+        return
+    try:
+        import regex
+    except ImportError as error:
+        raise CapabilityError(f"{where}: regex checks need the package `regex` (extra `engine`)") from error
+    try:
+        regex.compile(pattern)
+    except regex.error as error:
+        raise ConfigError(f"{where}: check.regex: not a pattern: {error}") from error

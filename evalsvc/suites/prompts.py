@@ -1,0 +1,137 @@
+"""Case files: one JSON object a line, their few-shot prefixes beside them, and the request a case becomes.
+
+`NAME.jsonl` holds cases, `NAME.prefixes.jsonl` (optional) the texts that several cases begin with:
+a prompt is the prefix's text followed by the case's `input`. A case with a whole `prompt` needs no prefix.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from evalsvc.engine.requests import Answer, GenerateRequest
+from evalsvc.errors import ConfigError
+from evalsvc.suites.base import Item
+
+UNSCORED = {"family", "prefix", "stop", "max_tokens"}  # keys of a case that its score does not depend on
+
+
+class Row(BaseModel):
+    """A line of a case file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    id: str = Field(min_length=1)
+
+
+class Prefix(Row):
+    """A few-shot text that several cases begin with; its items may flip together."""
+
+    text: str = Field(min_length=1)
+
+
+class Case(Row):
+    """What all cases share.
+
+    Attributes:
+        family: The row that the case is described in; the suite's name when absent.
+        prefix: Id of the prefix that `input` follows.
+        prompt: The whole prompt, in place of `prefix` and `input`.
+        stop: Strings that end the answer.
+        max_tokens: Most new tokens of the answer.
+    """
+
+    family: str = ""
+    prefix: str | None = None
+    input: str | None = None
+    prompt: str | None = None
+    stop: list[str] = ["\n"]
+    max_tokens: int = Field(default=64, ge=1)
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> "Case":
+        if (self.prompt is None) == (self.input is None):
+            raise ValueError("a case has either `prompt` or `input`")
+        if self.prefix is not None and self.input is None:
+            raise ValueError("`prefix` goes with `input`")
+        if not (self.prompt or self.input):
+            raise ValueError("the prompt is empty")
+        if "" in self.stop:
+            raise ValueError("a stop string is empty")
+        return self
+
+
+RowT = TypeVar("RowT", bound=Row)
+
+
+def read_rows(path: Path, kind: type[RowT]) -> list[tuple[int, RowT]]:
+    """The rows of a JSONL file with their line numbers; blank lines are skipped.
+
+    Raises:
+        ConfigError: Naming file and line: no such file, not JSON, a wrong key or value, a repeated id, no rows.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a case file: {getattr(error, 'strerror', error)}") from error
+    rows: list[tuple[int, RowT]] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        row = _row(line, kind, f"{path}:{number}")
+        if row.id in seen:
+            raise ConfigError(f"{path}:{number}: the id {row.id!r} is already used on line {seen[row.id]}")
+        seen[row.id] = number
+        rows.append((number, row))
+    if not rows:
+        raise ConfigError(f"{path}: holds no cases")
+    return rows
+
+
+def _row(line: str, kind: type[RowT], where: str) -> RowT:
+    try:
+        return kind.model_validate(json.loads(line))
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {first_problem(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not a JSON object on one line: {error}") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a pydantic report as one sentence."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {place!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
+
+
+def prefixes_of(path: Path, cases: Sequence[tuple[int, Case]]) -> dict[str, str]:
+    """Texts of the prefixes that the cases name, by id. Raises ConfigError where one is missing."""
+    beside = path.with_suffix(".prefixes.jsonl")
+    known = {row.id: row.text for _, row in read_rows(beside, Prefix)} if beside.exists() else {}
+    for number, case in cases:
+        if case.prefix is not None and case.prefix not in known:
+            raise ConfigError(f"{path}:{number}: the prefix {case.prefix!r} is not in {beside}")
+    return known
+
+
+def request_for(item: Item, case: Case, prefixes: dict[str, str]) -> GenerateRequest:
+    """The one request of a case."""
+    shared = prefixes[case.prefix] if case.prefix is not None else ""
+    prompt = case.prompt if case.prompt is not None else shared + (case.input or "")
+    return GenerateRequest(
+        id=item.id, prompt=prompt, max_tokens=case.max_tokens, stop=tuple(case.stop), shared_prefix=shared
+    )
+
+
+def answer_text(answers: Sequence[Answer]) -> str:
+    """Text of the last answer. Raises TypeError for a log-likelihood, which no case asks for."""
+    text: Any = getattr(answers[-1], "text", None)
+    if not isinstance(text, str):
+        raise TypeError(f"a case is answered by text, not by {type(answers[-1]).__name__}")
+    return text
