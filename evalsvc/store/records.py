@@ -113,3 +113,34 @@ class ArmRecord:
     def address(self) -> str:
         """`RUN:ARM`, as typed on the command line."""
         return f"{self.run_id}:{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run with the names of its arms and how many samples and errors they hold."""
+
+    id: int
+    experiment: str
+    experiment_hash: str
+    kind: str
+    linked_run_id: int | None
+    baseline: str
+    status: str
+    created_at: str
+    finished_at: str | None
+    seed: int
+    arms: tuple[str, ...]
+    samples: int
+    errors: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmTotals:
+    """Sums over an arm's samples; None where no sample knows. `seconds` is work (waiting in a queue left out)."""
+
+    samples: int
+    errors: int
+    skipped: int
+    prompt_tokens: int | None
+    answer_tokens: int | None
+    seconds: float | None

@@ -4,7 +4,7 @@ Points are never stored: proportions are.
 """
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import JSON, ForeignKey, Index, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -20,7 +20,7 @@ def utc_now() -> str:
 class Base(DeclarativeBase):
     """Declarative base; JSON columns hold plain dicts and lists."""
 
-    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON}
 
 
 class Meta(Base):

@@ -1,0 +1,60 @@
+"""What can go wrong with a database, each as one sentence with the place and the remedy."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError, StatementError
+
+from evalsvc.errors import StoreError
+
+# (text in SQLite's message, what happened and what to do); the first match counts.
+_SENTENCES = (
+    (
+        "database is locked",
+        "is locked by another program; wait for that program or stop it, then run the same command again",
+    ),
+    (
+        "is full",
+        "cannot grow, no space is left; free space and run the same command again (committed samples are kept)",
+    ),
+    ("readonly database", "is read-only here; make the file and its folder writable, or name another database"),
+    ("is not a database", "is not a SQLite database; name an evalsvc database, or a new file to create one"),
+    ("malformed", "is damaged; restore a copy, or name a new file and run again"),
+    ("unable to open", "cannot be opened; check that the folder exists and that you may read and write in it"),
+    ("disk i/o error", "cannot be read or written (disk I/O error); check the disk and its free space"),
+    ("no such table", "lacks a table of evalsvc; name an evalsvc database, or a new file to create one"),
+    ("no such column", "lacks a column of evalsvc; it was written by another version, name a new file"),
+)
+
+
+@contextmanager
+def store_errors(name: str) -> Iterator[None]:
+    """Turns what SQLAlchemy, sqlite3 and the file system raise into a `StoreError` about the database `name`.
+
+    Args:
+        name: The path, or the URL without its password, as it may be shown to a person.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        raise StoreError(f"{name}: the row contradicts one already stored ({error.orig})") from error
+    except StatementError as error:
+        raise StoreError(f"{name}: {_sentence(error.orig)}") from error
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        raise StoreError(f"{name}: {_sentence(error)}") from error
+
+
+def _sentence(error: BaseException | None) -> str:
+    """The first line of an error, or the sentence that explains it."""
+    text = str(error)
+    lowered = text.lower()
+    for needle, sentence in _SENTENCES:
+        if needle in lowered:
+            return sentence
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+    first = text.splitlines()[0] if text else type(error).__name__
+    if "not json compliant" in lowered:
+        return f"refused a number that is not finite (NaN or infinity): {first}"
+    return first

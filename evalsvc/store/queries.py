@@ -1,0 +1,347 @@
+"""Reading: plain records out of the database, never a half-loaded row. Nothing here writes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Row, and_, func, select
+
+from evalsvc.errors import ConfigError, EvidenceError
+from evalsvc.store.records import ArmRecord, ArmTotals, Pair, RunRecord, Side
+from evalsvc.store.schema import Arm, DecisionRow, ItemRow, Run, Sample, ScoreRow
+from evalsvc.store.session import Store
+
+_CHUNK = 500  # values in one IN (...): SQLite's oldest limit is 999
+_PairKey = tuple[str, str, str, int]
+
+
+def runs(store: Store) -> list[RunRecord]:
+    """All runs, oldest first."""
+    with store.session() as session:
+        rows = session.scalars(select(Run).order_by(Run.id)).all()
+        names: dict[int, list[str]] = {}
+        for run_id, name in session.execute(select(Arm.run_id, Arm.name).order_by(Arm.id)):
+            names.setdefault(run_id, []).append(name)
+        counts: dict[tuple[int, str], int] = {}
+        for run_id, status, count in session.execute(
+            select(Sample.run_id, Sample.status, func.count()).group_by(Sample.run_id, Sample.status)
+        ):
+            counts[(run_id, status)] = count
+    return [
+        RunRecord(
+            id=run.id,
+            experiment=run.experiment,
+            experiment_hash=run.experiment_hash,
+            kind=run.kind,
+            linked_run_id=run.linked_run_id,
+            baseline=run.baseline,
+            status=run.status,
+            created_at=run.created_at,
+            finished_at=run.finished_at,
+            seed=run.seed,
+            arms=tuple(names.get(run.id, ())),
+            samples=sum(count for (run_id, _), count in counts.items() if run_id == run.id),
+            errors=counts.get((run.id, "error"), 0),
+        )
+        for run in rows
+    ]
+
+
+def run_record(store: Store, run_id: int) -> RunRecord:
+    """One run.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    known = runs(store)
+    for record in known:
+        if record.id == run_id:
+            return record
+    raise ConfigError(f"there is no run {run_id} in {store.name}; {_existing_runs(r.id for r in known)}")
+
+
+def arms(store: Store, run_id: int | None = None) -> list[ArmRecord]:
+    """The arms of one run, or of all, in the order in which they were opened."""
+    query = select(Arm, Run).join(Run, Arm.run_id == Run.id).order_by(Arm.id)
+    if run_id is not None:
+        query = query.where(Arm.run_id == run_id)
+    with store.session() as session:
+        return [_arm_record(arm, run) for arm, run in session.execute(query)]
+
+
+def resolve_arm(store: Store, address: str) -> ArmRecord:
+    """The arm that a person means by `RUN:ARM`, or by `ARM` alone: that of the latest finished main run.
+
+    Raises:
+        ConfigError: No such run or arm, or `ARM` is only in unfinished runs; says what there is.
+    """
+    known = arms(store)
+    head, colon, tail = address.partition(":")
+    if colon and head.isdecimal():
+        run_id = int(head)
+        of_run = [arm for arm in known if arm.run_id == run_id]
+        if not of_run:
+            with store.session() as session:
+                ids = session.scalars(select(Run.id).order_by(Run.id)).all()
+            what = f"run {run_id} has no arms yet" if run_id in ids else f"there is no run {run_id} in {store.name}"
+            raise ConfigError(f"{address}: {what}; {_existing_runs(ids)}")
+        for arm in of_run:
+            if arm.name == tail:
+                return arm
+        raise ConfigError(f"{address}: run {run_id} has no arm '{tail}'; it has {_listed(a.name for a in of_run)}")
+    named = [arm for arm in known if arm.name == address]
+    finished = [arm for arm in named if arm.run_kind == "main" and arm.run_status == "finished"]
+    if finished:
+        return max(finished, key=lambda arm: arm.run_id)
+    if named:
+        raise ConfigError(
+            f"arm '{address}' is in no finished run; finish its run, or name one: {_listed(a.address for a in named)}"
+        )
+    if not known:
+        raise ConfigError(f"there is no arm '{address}': {store.name} has no arms; `evalsvc run FILE` makes them")
+    names = dict.fromkeys(arm.name for arm in known)
+    raise ConfigError(f"there is no arm '{address}' in {store.name}; it has {_listed(names)}")
+
+
+def aa_of(store: Store, run_id: int) -> ArmRecord | None:
+    """The baseline arm of the newest finished A/A run that repeats `run_id`."""
+    query = (
+        select(Arm, Run)
+        .join(Run, and_(Arm.run_id == Run.id, Arm.name == Run.baseline))
+        .where(Run.kind == "aa", Run.linked_run_id == run_id, Run.status == "finished")
+        .order_by(Run.id.desc())
+        .limit(1)
+    )
+    with store.session() as session:
+        row = session.execute(query).first()
+        return None if row is None else _arm_record(row[0], row[1])
+
+
+def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> list[Pair]:
+    """All items of two arms side by side, ordered by suite, family, item, `through` and repeat.
+
+    A side is None where its arm has no sample of the item. A side's value is the score of the item's own metric and
+    filter under the newest scoring version, and None unless the sample is scored.
+
+    Raises:
+        EvidenceError: An arm holds two samples for one place of the table, so that it is unclear which counts.
+    """
+    with store.session() as session:
+        left = _sides(session.execute(_sides_query(baseline.id)), baseline)
+        right = _sides(session.execute(_sides_query(candidate.id)), candidate)
+    paired = []
+    for key in left.keys() | right.keys():
+        item, base = left.get(key, (None, None))
+        other_item, cand = right.get(key, (None, None))
+        shown = item if item is not None else other_item
+        assert shown is not None
+        paired.append(
+            Pair(
+                suite=shown.suite,
+                family=shown.family,
+                cluster=shown.cluster,
+                item_id=shown.item_id,
+                through=shown.through,
+                scored_by=shown.scored_by,
+                metric=shown.metric,
+                chance=shown.chance,
+                repeat=shown.repeat,
+                baseline=base,
+                candidate=cand,
+            )
+        )
+    return sorted(paired, key=lambda p: (p.suite, p.family, p.item_id, p.through, p.repeat))
+
+
+def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord, suite: str | None = None) -> list[dict[str, Any]]:
+    """The items whose correctness differs, with what both arms said.
+
+    Returns:
+        Dicts of suite, family, item, through, repeat, direction (`lost` or `gained`), prompt, baseline_answer,
+        candidate_answer, baseline_finish, candidate_finish, baseline_error, candidate_error.
+    """
+    flipped: list[tuple[Pair, Side, Side]] = []
+    for pair in pairs(store, baseline, candidate):
+        base, cand = pair.baseline, pair.candidate
+        if base is None or cand is None or base.value is None or cand.value is None or base.value == cand.value:
+            continue
+        if suite is None or pair.suite == suite:
+            flipped.append((pair, base, cand))
+    texts = _texts(store, [side.sample_id for _, *sides in flipped for side in sides])
+    return [
+        {
+            "suite": pair.suite,
+            "family": pair.family,
+            "item": pair.item_id,
+            "through": pair.through,
+            "repeat": pair.repeat,
+            "direction": "lost" if (base.value or 0) > (cand.value or 0) else "gained",
+            "prompt": texts[base.sample_id][0],
+            "baseline_answer": texts[base.sample_id][1],
+            "candidate_answer": texts[cand.sample_id][1],
+            "baseline_finish": base.finish_reason,
+            "candidate_finish": cand.finish_reason,
+            "baseline_error": base.error_class,
+            "candidate_error": cand.error_class,
+        }
+        for pair, base, cand in flipped
+    ]
+
+
+def decisions(store: Store, run_id: int) -> list[dict[str, Any]]:
+    """The latest decision of each (baseline, candidate) whose candidate is an arm of this run, in arm order.
+
+    Returns:
+        Dicts of id, baseline and candidate (names), baseline_arm_id, candidate_arm_id, baseline_run_id, policy_hash,
+        verdict, exit_code, created_at and decision (the decision object's JSON).
+    """
+    newest = select(func.max(DecisionRow.id)).group_by(DecisionRow.baseline_arm_id, DecisionRow.candidate_arm_id)
+    query = select(DecisionRow).where(DecisionRow.id.in_(newest))
+    by_id = {arm.id: arm for arm in arms(store)}
+    with store.session() as session:
+        rows = [row for row in session.scalars(query) if by_id[row.candidate_arm_id].run_id == run_id]
+    return [
+        {
+            "id": row.id,
+            "baseline": by_id[row.baseline_arm_id].name,
+            "candidate": by_id[row.candidate_arm_id].name,
+            "baseline_arm_id": row.baseline_arm_id,
+            "candidate_arm_id": row.candidate_arm_id,
+            "baseline_run_id": by_id[row.baseline_arm_id].run_id,
+            "policy_hash": row.policy_hash,
+            "verdict": row.verdict,
+            "exit_code": row.exit_code,
+            "created_at": row.created_at,
+            "decision": row.decision,
+        }
+        for row in sorted(rows, key=lambda row: (row.candidate_arm_id, row.baseline_arm_id))
+    ]
+
+
+def arm_totals(store: Store, arm_id: int) -> ArmTotals:
+    """Counts, tokens and seconds of work of one arm."""
+    query = select(Sample.status, Sample.prompt_tokens, Sample.answer_tokens, Sample.timings).where(
+        Sample.arm_id == arm_id
+    )
+    with store.session() as session:
+        rows = session.execute(query).all()
+    seconds = [value for *_, timings in rows for name, value in timings.items() if name != "queue_s"]
+    return ArmTotals(
+        samples=len(rows),
+        errors=sum(row.status == "error" for row in rows),
+        skipped=sum(row.status == "skipped" for row in rows),
+        prompt_tokens=_known_sum([row.prompt_tokens for row in rows]),
+        answer_tokens=_known_sum([row.answer_tokens for row in rows]),
+        seconds=sum(seconds) if seconds else None,
+    )
+
+
+def _known_sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _sides_query(arm_id: int) -> Any:
+    """Every sample of an arm with its item, once per scoring version, the newest score last."""
+    score = and_(ScoreRow.sample_id == Sample.id, ScoreRow.metric == ItemRow.metric, ScoreRow.filter == ItemRow.filter)
+    return (
+        select(
+            ItemRow.suite,
+            ItemRow.family,
+            ItemRow.cluster,
+            ItemRow.item_id,
+            ItemRow.item_hash,
+            ItemRow.scored_by,
+            ItemRow.metric,
+            ItemRow.chance,
+            Sample.id,
+            Sample.request_hash,
+            Sample.settings_hash,
+            Sample.rendered_hash,
+            Sample.repeat,
+            Sample.through,
+            Sample.status,
+            Sample.error_class,
+            Sample.finish_reason,
+            Sample.stage_tokens,
+            Sample.handed_over,
+            ScoreRow.value,
+            ScoreRow.error_class.label("score_error_class"),
+        )
+        .join(ItemRow, Sample.item_pk == ItemRow.id)
+        .outerjoin(ScoreRow, score)
+        .where(Sample.arm_id == arm_id)
+        .order_by(Sample.id, ScoreRow.id)
+    )
+
+
+def _sides(rows: Iterable[Row[Any]], arm: ArmRecord) -> dict[_PairKey, tuple[Row[Any], Side]]:
+    found: dict[_PairKey, tuple[Row[Any], Side]] = {}
+    for row in rows:
+        key = (row.suite, row.item_id, row.through, row.repeat)
+        earlier = found.get(key)
+        if earlier is not None and earlier[1].sample_id != row.id:
+            raise EvidenceError(
+                f"{arm.address} holds two different samples of item '{row.item_id}' of suite '{row.suite}' "
+                "(its item, request or settings changed inside the run); start a new run"
+            )
+        scored = row.status == "scored"
+        side = Side(
+            sample_id=row.id,
+            item_hash=row.item_hash,
+            request_hash=row.request_hash,
+            settings_hash=row.settings_hash,
+            rendered_hash=row.rendered_hash,
+            status=row.status,
+            value=row.value if scored else None,
+            error_class=row.score_error_class if scored else row.error_class,
+            finish_reason=row.finish_reason,
+            stage_tokens=row.stage_tokens,
+            handed_over=row.handed_over,
+        )
+        found[key] = (row, side)
+    return found
+
+
+def _texts(store: Store, sample_ids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """(prompt, answer) by sample id."""
+    texts: dict[int, tuple[str, str]] = {}
+    with store.session() as session:
+        for start in range(0, len(sample_ids), _CHUNK):
+            chunk = sample_ids[start : start + _CHUNK]
+            for row in session.execute(select(Sample.id, Sample.prompt, Sample.answer).where(Sample.id.in_(chunk))):
+                texts[row.id] = (row.prompt, row.answer)
+    return texts
+
+
+def _arm_record(arm: Arm, run: Run) -> ArmRecord:
+    return ArmRecord(
+        id=arm.id,
+        run_id=run.id,
+        run_kind=run.kind,
+        run_status=run.status,
+        linked_run_id=run.linked_run_id,
+        experiment=run.experiment,
+        baseline=run.baseline,
+        name=arm.name,
+        fingerprint=arm.fingerprint,
+        plan=arm.plan,
+        stages=arm.stages,
+        injected=arm.injected,
+        details=arm.details,
+        status=arm.status,
+        proof=arm.proof,
+        proof_status=arm.proof_status,
+        probe=arm.probe,
+        expected=arm.expected,
+    )
+
+
+def _listed(names: Iterable[str], limit: int = 12) -> str:
+    shown = list(names)
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more
+
+
+def _existing_runs(ids: Iterable[int]) -> str:
+    known = [str(run_id) for run_id in ids]
+    return f"runs: {_listed(known)}" if known else "no run is stored; `evalsvc run FILE` makes one"

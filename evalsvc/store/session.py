@@ -1,0 +1,246 @@
+"""Opening a database: an SQLite file, or in principle any URL that SQLAlchemy knows.
+
+Every commit is on the disk before it returns (WAL with synchronous FULL), so a killed process or a power cut loses
+only the transaction that was under way.
+"""
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from evalsvc.errors import ConfigError, StoreError
+from evalsvc.store.failures import store_errors
+from evalsvc.store.schema import SCHEMA_VERSION, Base, Meta
+
+BUSY_TIMEOUT_S = 5.0
+_MAGIC = b"SQLite format 3\0"
+_VERSION_KEY = "schema_version"
+_dumps = partial(json.dumps, allow_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where a database is. `name` can be shown: it never holds a password. `path` is None unless it is SQLite."""
+
+    name: str
+    url: URL | None
+    path: Path | None
+
+    @classmethod
+    def parse(cls, path_or_url: str | os.PathLike[str]) -> Self:
+        """Reads a plain path or a URL.
+
+        Raises:
+            ConfigError: Empty, not a URL, or an SQLite database in memory.
+        """
+        text = os.fspath(path_or_url)
+        if "://" not in text:
+            if not text.strip() or "\0" in text:
+                raise ConfigError("the database path is empty or no path; give a file name or a URL")
+            return cls(name=text, url=None, path=Path(text))
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError):
+            scheme = text.split("://", 1)[0]
+            raise ConfigError(f"the database URL ({scheme}://…) cannot be read; use sqlite:///PATH") from None
+        if url.get_backend_name() != "sqlite":
+            return cls(name=url.render_as_string(hide_password=True), url=url, path=None)
+        if not url.database or url.database == ":memory:":
+            raise ConfigError("a database in memory cannot be shared; use sqlite:///PATH")
+        return cls(name=url.database, url=None, path=Path(url.database))
+
+
+class Store:
+    """An open database. Close it, or use it as a context manager."""
+
+    def __init__(self, name: str, engine: Engine, *, read_only: bool) -> None:
+        self.name = name
+        self.engine = engine
+        self.read_only = read_only
+        self._writing = engine.execution_options(evalsvc_write=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases every connection."""
+        self.engine.dispose()
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session for reading, which sees one state of the database from its first query on.
+
+        Raises:
+            StoreError: Whatever goes wrong with the database inside the block.
+        """
+        with store_errors(self.name), Session(self.engine, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A session that holds the write lock from its first statement and commits when the block ends well.
+
+        Raises:
+            StoreError: Read-only store, or whatever goes wrong with the database; then nothing was written.
+        """
+        if self.read_only:
+            raise StoreError(f"{self.name}: was opened for reading only")
+        with store_errors(self.name), Session(self._writing, expire_on_commit=False) as session, session.begin():
+            yield session
+
+
+def open_store(
+    path_or_url: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    create: bool = False,
+    timeout_s: float = BUSY_TIMEOUT_S,
+) -> Store:
+    """Opens a database and checks that it is ours and of this schema.
+
+    Args:
+        path_or_url: A file, `sqlite:///PATH`, or another SQLAlchemy URL whose driver is installed.
+        read_only: Opens the file itself read-only; nothing beside it is locked against a writing run.
+        create: Makes the file and its tables when it is missing or empty; its folder must exist.
+        timeout_s: How long a statement waits for another writer.
+
+    Raises:
+        ConfigError: The path or URL cannot be used as written.
+        StoreError: Missing, not a database, not ours, of another schema, locked, full or read-only.
+    """
+    location = Location.parse(path_or_url)
+    create = create and not read_only
+    with store_errors(location.name):
+        if location.path is None:
+            engine = _url_engine(location)
+            new = create
+        else:
+            new = _check_file(location.path, location.name, create=create)
+            engine = _file_engine(location.path, read_only=read_only, create=new, timeout_s=timeout_s)
+        store = Store(location.name, engine, read_only=read_only)
+        try:
+            if new:
+                _create_tables(store, timeout_s)
+            _check_schema(store)
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _check_file(path: Path, name: str, *, create: bool) -> bool:
+    """Whether the tables are still to be made; a `StoreError` when the file can be no database of ours."""
+    if path.is_dir():
+        raise StoreError(f"{name}: is a folder; give the database file")
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise StoreError(f"{name}: its folder {path.parent} does not exist; create it or name another path")
+        if not create:
+            raise StoreError(f"{name}: no such database; `evalsvc run FILE` makes one")
+        if not os.access(path.parent, os.W_OK):
+            raise StoreError(f"{name}: its folder {path.parent} is not writable; name another path")
+        return True
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+    if not head:
+        if not create:
+            raise StoreError(f"{name}: the file is empty; `evalsvc run FILE` fills one")
+        return True
+    if head != _MAGIC:
+        raise StoreError(f"{name}: is not a SQLite database; name an evalsvc database, or a new file to create one")
+    return False
+
+
+def _file_engine(path: Path, *, read_only: bool, create: bool, timeout_s: float) -> Engine:
+    uri = path.absolute().as_uri()
+    if read_only:
+        uri += "?mode=ro"
+        # SQLite needs to write beside a WAL database even to read it; where nobody can, the file cannot change.
+        wal = path.with_name(path.name + "-wal")
+        if not os.access(path.absolute().parent, os.W_OK) and not wal.exists():
+            uri += "&immutable=1"
+    else:
+        uri += "?mode=rwc" if create else "?mode=rw"
+
+    def connect() -> sqlite3.Connection:
+        # isolation_level None: we emit BEGIN ourselves, so that reads are one snapshot and writes lock at once.
+        connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, json_serializer=_dumps)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _url_engine(location: Location) -> Engine:
+    assert location.url is not None
+    try:
+        return create_engine(location.url, json_serializer=_dumps)
+    except ModuleNotFoundError as error:
+        message = f"{location.name}: its driver {error.name} is not installed; install it or use an SQLite file"
+        raise StoreError(message) from error
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("evalsvc_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _create_tables(store: Store, timeout_s: float) -> None:
+    """Makes the tables and the version row in one transaction; a second process waits and finds them."""
+    if store.engine.dialect.name == "sqlite":
+        _enable_wal(store.engine, timeout_s)
+    with store.transaction() as session:
+        connection = session.connection()
+        if not inspect(connection).get_table_names():
+            Base.metadata.create_all(connection)
+            session.add(Meta(key=_VERSION_KEY, value=str(SCHEMA_VERSION)))
+
+
+def _enable_wal(engine: Engine, timeout_s: float) -> None:
+    """Switches a new file to WAL, which stays; SQLite does not wait for a second process here, so we do."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        raw = engine.raw_connection()
+        try:
+            raw.cursor().execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        finally:
+            raw.close()
+
+
+def _check_schema(store: Store) -> None:
+    with store.session() as session:
+        tables: Any = inspect(session.connection()).get_table_names()
+        version = None
+        if Meta.__tablename__ in tables:
+            version = session.scalar(select(Meta.value).where(Meta.key == _VERSION_KEY))
+    if version is None:
+        raise StoreError(f"{store.name}: is a database of something else; name an evalsvc database or a new file")
+    if version != str(SCHEMA_VERSION):
+        raise StoreError(
+            f"{store.name}: has schema version {version}, this evalsvc reads {SCHEMA_VERSION}; "
+            "use the evalsvc that wrote it, or name a new file"
+        )

@@ -1,0 +1,213 @@
+"""What a person sees when the database is not what they think."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from evalsvc.errors import ConfigError, StoreError
+from evalsvc.store import queries, writer
+from evalsvc.store.lock import run_lock
+from evalsvc.store.session import Location, open_store
+
+
+def test_a_new_database_is_durable_and_checks_its_references(path, store):
+    with store.session() as session:
+        pragma = {name: session.execute(text(f"PRAGMA {name}")).scalar() for name in ("foreign_keys", "synchronous")}
+        mode = session.execute(text("PRAGMA journal_mode")).scalar()
+    assert (pragma, mode) == ({"foreign_keys": 1, "synchronous": 2}, "wal")
+    with open_store(path, create=True) as again:
+        assert queries.runs(again) == []
+
+
+def test_a_url_and_odd_file_names_open_the_same_file(tmp_path: Path):
+    odd = tmp_path / "a ?mode=memory #%41.db"
+    with open_store(odd, create=True) as store:
+        writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="b", seed=0)
+    plain = tmp_path / "plain.db"
+    odd.rename(plain)
+    with open_store(f"sqlite:///{plain}", read_only=True) as store:
+        assert len(queries.runs(store)) == 1
+
+
+def test_read_only_never_writes(path, store, build):
+    build.finished("base")
+    with open_store(path, read_only=True, create=True) as reader:
+        assert len(queries.runs(reader)) == 1
+        with pytest.raises(StoreError, match="opened for reading only"):
+            writer.finish_run(reader, 1)
+        with pytest.raises(StoreError, match="is read-only here"), reader.session() as session:
+            session.execute(text("DELETE FROM runs"))
+
+
+def test_reading_goes_on_while_a_run_writes(path, store, build):
+    run_id = build.run()
+    with store.transaction() as session:
+        session.execute(text("UPDATE runs SET seed = 5"))
+        with open_store(path, read_only=True) as reader:
+            assert queries.run_record(reader, run_id).seed == 1
+
+
+def test_a_database_in_a_folder_nobody_can_write_is_read(path, store, build, monkeypatch):
+    """SQLite cannot make its shared-memory file there; a finished database is then read as it lies."""
+    build.finished("base")
+    store.close()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with open_store(path, read_only=True) as reader:
+        assert len(queries.runs(reader)) == 1
+    assert not path.with_name(path.name + "-shm").exists()
+
+
+def make_other_version(path: Path) -> None:
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE meta SET value = '99'")
+
+
+def make_foreign(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE songs (name TEXT)")
+
+
+def make_text(path: Path) -> None:
+    path.write_text("arms: []\n" * 100)
+
+
+def make_garbage(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (make_other_version, "has schema version 99, this evalsvc reads 1; use the evalsvc that wrote it"),
+        (make_foreign, "is a database of something else; name an evalsvc database or a new file"),
+        (make_text, "is not a SQLite database; name an evalsvc database"),
+        (make_garbage, "(is not a SQLite database|is damaged)"),
+        (make_folder, "is a folder; give the database file"),
+    ],
+)
+def test_a_file_that_is_not_ours_is_named_and_left_alone(path: Path, spoil, message, create):
+    open_store(path, create=True).close()
+    spoil(path)
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(StoreError, match=f"store.db: {message}") as caught:
+        open_store(path, create=create)
+    assert "\n" not in str(caught.value)
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+def test_a_missing_file_or_folder_is_named(tmp_path: Path):
+    with pytest.raises(StoreError, match=r"no.db: no such database; `evalsvc run FILE` makes one"):
+        open_store(tmp_path / "no.db")
+    with pytest.raises(StoreError, match=r"its folder .*/gone does not exist"):
+        open_store(tmp_path / "gone" / "no.db", create=True)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(StoreError, match="the file is empty"):
+        open_store(tmp_path / "empty.db")
+    with open_store(tmp_path / "empty.db", create=True) as store:
+        assert queries.runs(store) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(StoreError, match="is not writable; name another path"):
+        open_store(tmp_path / "new.db", create=True)
+
+
+def test_a_locked_database_is_said_to_be_locked(path, store, build):
+    run_id = build.run()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(StoreError, match="is locked by another program"):
+            build.arm(run_id)
+    finally:
+        other.close()
+    assert build.arm(run_id) == 1
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing_stored(store, build):
+    run_id = build.run()
+    arm_id = build.arm(run_id)
+    writer.add_samples(store, run_id, arm_id, [build.sample(0)])
+
+    def limit(connection, _record) -> None:
+        connection.execute("PRAGMA max_page_count = 40")
+
+    from sqlalchemy import event
+
+    event.listen(store.engine, "connect", limit)
+    with pytest.raises(StoreError, match="no space is left; free space and run the same command again"):
+        writer.add_samples(store, run_id, arm_id, [build.sample(i, answer="x" * 10_000) for i in range(1, 50)])
+    assert writer.done_keys(store, arm_id) == {build.sample(0).key}
+
+
+def test_a_password_is_in_no_message():
+    url = "postgresql://me:secret@nowhere/db"
+    assert Location.parse(url).name == "postgresql://me:***@nowhere/db"
+    with pytest.raises(StoreError) as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError) as unreadable:
+        open_store("postgresql://me:secret@host:port:port/db")
+    assert "secret" not in str(unreadable.value)
+
+
+@pytest.mark.parametrize("bad", ["", " ", "sqlite://", "sqlite:///:memory:", "://x"])
+def test_an_unusable_address_is_a_config_error(bad):
+    with pytest.raises(ConfigError):
+        open_store(bad)
+
+
+_CREATE = "import sys; from evalsvc.store.session import open_store; open_store(sys.argv[1], create=True).close()"
+
+
+def test_processes_that_create_it_at_once_agree(path: Path):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _CREATE, str(path)], stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * 4
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM meta").fetchone() == (1,)
+
+
+_HOLD = """
+import sys, time
+from evalsvc.store.lock import run_lock
+with run_lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_run_is_refused_until_the_first_dies(path: Path):
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    with (
+        pytest.raises(StoreError, match=rf"another run is writing to .*store.db \(process {process.pid}\)"),
+        run_lock(f"sqlite:///{path}"),
+    ):
+        pass
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with run_lock(path):
+        pass
+    with run_lock(path):
+        pass
+
+
+def test_the_lock_in_a_missing_folder_is_one_sentence(tmp_path: Path):
+    with pytest.raises(StoreError, match="No such file or directory"), run_lock(tmp_path / "gone" / "a.db"):
+        pass
