@@ -1,0 +1,181 @@
+"""What paired 0/1 outcomes say, before any margin is put to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from scipy.stats import t as student
+
+from evalsvc.verdict.clusters import Clusters, cluster_bounds, cluster_p, gather_clusters
+from evalsvc.verdict.paired import (
+    mcnemar_exact,
+    mcnemar_midp,
+    newcombe_interval,
+    tango_lower,
+    tango_upper,
+)
+
+FEW_CLUSTERS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Counts, p values and bounds of one comparison. Proportions throughout.
+
+    Attributes:
+        n: Paired items.
+        lost: Items right in the baseline only.
+        gained: Items right in the candidate only.
+        p: One-sided p against "no drop", the one that decides.
+        p_gain: The same in the other direction.
+        p_mid: Mid-p of independent items; decides nothing.
+        lower: One-sided lower bound of the drop at alpha.
+        upper: One-sided upper bound of the drop at alpha.
+        interval: Two-sided interval at level 1 - alpha, by the same rule as the bounds.
+        newcombe: Newcombe's two-sided interval at 1 - alpha; None where the right items are not known.
+        clusters: Number of clusters where they decide; None where items are independent.
+        few_clusters: Fewer than 6: the result holds for these clusters (this prefix) and says little of others.
+        baseline_right: Items right in the baseline; None when only lost and gained are known.
+        cluster_error: Standard error of the drop over clusters, for planning; None where items are independent.
+    """
+
+    n: int
+    lost: int
+    gained: int
+    alpha: float
+    p: float
+    p_gain: float
+    p_mid: float
+    lower: float
+    upper: float
+    interval: tuple[float, float]
+    newcombe: tuple[float, float] | None
+    clusters: int | None = None
+    few_clusters: bool = False
+    baseline_right: int | None = None
+    cluster_error: float | None = None
+
+    @property
+    def drop(self) -> float:
+        """Observed drop, `(lost - gained) / n`."""
+        return (self.lost - self.gained) / self.n
+
+    @property
+    def discordance(self) -> float:
+        """Share of items that flipped either way."""
+        return (self.lost + self.gained) / self.n
+
+
+def measure_counts(
+    lost: int, gained: int, n: int, *, alpha: float = 0.05, baseline_right: int | None = None
+) -> Measurement:
+    """Measures independent items from their counts.
+
+    Args:
+        lost: Items right in the baseline only.
+        gained: Items right in the candidate only.
+        n: Paired items, at least 1 and at least lost + gained.
+        alpha: Error rate of each direction.
+        baseline_right: Items right in the baseline, where known.
+
+    Raises:
+        ValueError: Counts that no set of items can have.
+    """
+    if n < 1 or lost < 0 or gained < 0 or lost + gained > n:
+        raise ValueError(f"{lost} lost and {gained} gained do not fit into {n} items")
+    if baseline_right is not None and not lost <= baseline_right <= n - gained:
+        raise ValueError(f"{baseline_right} right in the baseline do not fit {lost} lost, {gained} gained of {n}")
+    newcombe = None
+    if baseline_right is not None:
+        newcombe = newcombe_interval(baseline_right - lost, lost, gained, n - baseline_right - gained, level=1 - alpha)
+    return Measurement(
+        n=n,
+        lost=lost,
+        gained=gained,
+        alpha=alpha,
+        p=mcnemar_exact(lost, gained),
+        p_gain=mcnemar_exact(gained, lost),
+        p_mid=mcnemar_midp(lost, gained),
+        lower=tango_lower(lost, gained, n, alpha),
+        upper=tango_upper(lost, gained, n, alpha),
+        interval=(tango_lower(lost, gained, n, alpha / 2), tango_upper(lost, gained, n, alpha / 2)),
+        newcombe=newcombe,
+        baseline_right=baseline_right,
+    )
+
+
+def measure(
+    baseline: Sequence[int], candidate: Sequence[int], clusters: Sequence[str] | None = None, *, alpha: float = 0.05
+) -> Measurement:
+    """Measures paired items, by the clustered rule where some share a cluster.
+
+    The clustered p is the larger of the exact and the cluster p, the clustered bound the wider of Tango's and the
+    cluster bound. Items that all share one cluster are compared as independent given that cluster (between clusters
+    nothing was seen at all), and marked `few_clusters`.
+
+    Args:
+        baseline: 0 or 1 per item.
+        candidate: 0 or 1 per item, in the same order.
+        clusters: Label per item, empty where the item stands alone; None when all do.
+        alpha: Error rate of each direction.
+    """
+    differences = [int(b) - int(c) for b, c in zip(baseline, candidate, strict=True)]
+    lost, gained = differences.count(1), differences.count(-1)
+    alone = measure_counts(lost, gained, len(differences), alpha=alpha, baseline_right=sum(map(int, baseline)))
+    groups = gather_clusters(differences, clusters or [""] * len(differences))
+    if groups.independent:
+        return alone
+    fields = {**vars(alone), "clusters": groups.count, "few_clusters": groups.count < FEW_CLUSTERS}
+    if groups.count > 1:
+        lower, upper = cluster_bounds(groups, alpha)
+        wide_lower, wide_upper = cluster_bounds(groups, alpha / 2)
+        fields |= {
+            "p": max(alone.p, cluster_p(groups)),
+            "p_gain": max(alone.p_gain, cluster_p(Clusters(-groups.totals, groups.sizes))),
+            "lower": min(alone.lower, lower),
+            "upper": max(alone.upper, upper),
+            "interval": (min(alone.interval[0], wide_lower), max(alone.interval[1], wide_upper)),
+            "cluster_error": _standard_error(groups),
+        }
+    return Measurement(**fields)
+
+
+def _standard_error(groups: Clusters) -> float:
+    residuals = groups.totals - groups.sizes * groups.totals.sum() / groups.sizes.sum()
+    return sqrt(groups.count / (groups.count - 1) * float((residuals**2).sum())) / float(groups.sizes.sum())
+
+
+def more_items(measured: Measurement, margin: float, *, p_factor: float = 1.0, limit: int = 10_000_000) -> int | None:
+    """Items still needed to decide, if further ones flip at the rates seen so far and clusters keep their size.
+
+    Args:
+        measured: An inconclusive comparison.
+        margin: Proportion.
+        p_factor: By how much the family's correction multiplied p.
+        limit: Give up beyond this many items in all.
+
+    Returns:
+        A planning figure; None beyond the limit.
+    """
+    low, high = measured.n, measured.n
+    while not _would_decide(measured, margin, high, p_factor):
+        low, high = high, high * 2
+        if high > limit:
+            return None
+    while high - low > max(1, low // 200):
+        middle = (low + high) // 2
+        low, high = (low, middle) if _would_decide(measured, margin, middle, p_factor) else (middle, high)
+    return high - measured.n
+
+
+def _would_decide(measured: Measurement, margin: float, n: int, p_factor: float) -> bool:
+    scale = n / measured.n
+    lost, gained = measured.lost * scale, measured.gained * scale
+    p = mcnemar_exact(round(lost), round(gained))
+    upper = tango_upper(lost, gained, n, measured.alpha)
+    if measured.cluster_error:
+        freedom = (measured.clusters or 2) * scale - 1
+        error = measured.cluster_error / sqrt(scale)
+        p = max(p, float(student.sf(measured.drop / error, freedom)))
+        upper = max(upper, measured.drop + float(student.isf(measured.alpha, freedom)) * error)
+    return upper <= margin or p * p_factor < measured.alpha
