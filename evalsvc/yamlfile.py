@@ -1,0 +1,107 @@
+"""YAML files that people write: read into a pydantic model, every complaint one sentence with file and line."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from evalsvc.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_model(path: str | Path, model: type[Model]) -> Model:
+    """Reads one YAML document.
+
+    Args:
+        path: The file.
+        model: What it must be; with `extra="forbid"` unknown keys are refused, and the nearest known one named.
+
+    Raises:
+        ConfigError: Unreadable, not YAML, a key twice, or not such a model. Names file, line and key.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    data, root = _parse(text, path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: holds no keys; write `key: value` lines, for example `{_example(model)}`")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+        first = min(details, key=lambda detail: _line(root, detail["loc"]))
+        raise ConfigError(f"{path}:{_line(root, first['loc'])}: {_sentence(first, model)}{more}") from None
+
+
+def _parse(text: str, path: str | Path) -> tuple[object, yaml.Node | None]:
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+            if root is not None:
+                _refuse_duplicates(root, path)
+            return (None if root is None else loader.construct_document(root)), root
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError(f"{path}:{mark.line + 1 if mark else 1}: is no YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
+
+
+def _refuse_duplicates(node: yaml.Node, path: str | Path) -> None:
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and key.value in lines:
+                raise ConfigError(f"{path}:{line}: key '{key.value}' stands already in line {lines[key.value]}")
+            if isinstance(key, yaml.ScalarNode):
+                lines[key.value] = line
+            _refuse_duplicates(value, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_duplicates(value, path)
+
+
+def _line(node: yaml.Node | None, loc: Sequence[int | str]) -> int:
+    """Line of the key or list element that a pydantic location names, or of its nearest known parent."""
+    line = 1 if node is None else node.start_mark.line + 1
+    for part in loc:
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = (node.value[part], node.value[part])
+        if found is not None:  # else a tag of a union, or the missing key itself
+            line, node = found[0].start_mark.line + 1, found[1]
+    return line
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "missing":
+        return f"key '{key}' is missing"
+    if detail["type"] == "extra_forbidden":
+        known = list(model.model_fields) if len(detail["loc"]) == 1 else []
+        near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}" if known else ""
+        return f"unknown key '{key}'{hint}"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    shown = repr(detail["input"])
+    return f"'{key}': {message}, not {shown if len(shown) <= 60 else shown[:57] + '...'}"
+
+
+def _example(model: type[BaseModel]) -> str:
+    return f"{next(iter(model.model_fields))}: ..."
