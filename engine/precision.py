@@ -147,7 +147,9 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
         symmetry = _choose(options, ("sym", "asym"), "sym", text, plan)
         _refuse_unknown(options, {group, symmetry}, text, plan)
         return WeightFormat("int4", "", int(group[1:]), symmetry == "sym")
-    raise ConfigError(f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8[:w8a16] or int4[:gN][:sym|:asym]")
+    raise ConfigError(
+        f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8[:w8a16] or int4[:gN][:sym|:asym]"
+    )
 
 
 def _parse_kv(text: str, plan: str) -> KVFormat:

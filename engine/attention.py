@@ -1,0 +1,99 @@
+"""Paged attention behind transformers' attention interface.
+
+The pages and the tiles of the current step travel in a context variable, since some model classes drop keyword
+arguments on the way to the attention function. The name is never registered as a mask function: then transformers
+builds no mask at all.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from evalsvc.kernels.kv_write import kv_write
+from evalsvc.kernels.paged_attention import Tiles, paged_attention
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from evalsvc.errors import CapabilityError
+
+from .kv.pool import KVPool
+
+ATTENTION_NAME = "evalsvc_paged"
+
+
+@dataclass
+class Step:
+    """One packed forward.
+
+    Attributes:
+        pool: Where keys and values are written and read.
+        slots: Shape: (tokens,); where each new token's keys and values go.
+        tiles: Queries and the slots that they read.
+        layers: Layers whose attention has run in this step.
+    """
+
+    pool: KVPool
+    slots: Tensor
+    tiles: Tiles
+    layers: set[int] = field(default_factory=set)
+
+
+_step: ContextVar[Step] = ContextVar("evalsvc_step")
+
+
+@contextmanager
+def stepping(step: Step) -> Iterator[None]:
+    """Makes `step` the one that attention serves inside the block."""
+    token = _step.set(step)
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: writes the new keys and values, then reads them as stored.
+
+    Args:
+        query: Shape: (1, heads, tokens, head_dim); key and value with kv_heads.
+
+    Returns:
+        Shape: (1, tokens, heads, head_dim), and no attention weights.
+    """
+    if sliding_window is not None or softcap is not None or s_aux is not None or attention_mask is not None:
+        raise CapabilityError("sliding windows, soft caps, sinks and masks are not served yet")
+    step = _step.get()
+    layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
+    if layer in step.layers:
+        raise CapabilityError(f"layer {layer} attends twice in one step: this architecture is not served")
+    step.layers.add(layer)
+    pool = step.pool
+    pool.observe(layer, key[0], value[0])
+    kv_write(pool.k[layer], pool.write_scale("k", layer), step.slots, key[0].transpose(0, 1))
+    kv_write(pool.v[layer], pool.write_scale("v", layer), step.slots, value[0].transpose(0, 1))
+    out = paged_attention(
+        query[0].transpose(0, 1),
+        pool.k[layer],
+        pool.v[layer],
+        pool.read_scale("k", layer),
+        pool.read_scale("v", layer),
+        step.tiles,
+        scaling,
+    )
+    return out[None], None
+
+
+AttentionInterface.register(ATTENTION_NAME, attend)

@@ -1,0 +1,249 @@
+"""The engine: one model, each distinct stage held once, requests answered for one arm at a time."""
+
+import hashlib
+import json
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evalsvc import kernels
+from evalsvc.errors import CapabilityError, ConfigError
+
+from . import calibration as calibrating
+from .arm import Arm, ArmSpec
+from .batch import Chunk
+from .checkpoint.directory import Checkpoint
+from .generation import generate
+from .kv.pool import Scales
+from .kv.pool import Sequence as KVSequence
+from .model import WeightSet
+from .precision import PrecisionPlan, StagePlan, WeightFormat, parse_plan
+from .proof import measure, mismatches
+from .requests import GenerateRequest, GenerateResult, Request, RequestFailure, ScoreRequest, ScoreResult
+from .scoring import score
+from .stage import DecodeStage, PrefillStage, Stage
+from .text import Text
+
+Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]
+
+
+def source_version() -> str:
+    """sha256 over the sources of engine and kernels and the versions of what computes for them."""
+    digest = hashlib.sha256()
+    for package in (__file__, kernels.__file__):
+        root = Path(str(package)).parent
+        for path in sorted(root.rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    digest.update(json.dumps([metadata.version(name) for name in ("torch", "transformers")]).encode())
+    return digest.hexdigest()
+
+
+class Engine:
+    """Serves one model under named arms.
+
+    Stages are made when an arm is first asked, and shared between arms that ask the same; `release` lets go of an arm.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        arms: Mapping[str, ArmSpec],
+        kv_tokens: int = 16384,
+        max_batch: int = 32,
+        cache: Path | None = None,
+        poison: bool = False,
+    ):
+        """Nothing heavy is loaded yet.
+
+        Args:
+            checkpoint: The model's files.
+            arms: Name to specification.
+            kv_tokens: Capacity of each stage's pool, in tokens.
+            max_batch: Most requests side by side.
+            cache: Folder for calibrated scales; None computes them each time.
+            poison: Fill pools with NaN.
+        """
+        for spec in arms.values():
+            spec.check()
+        self.checkpoint, self.specs = checkpoint, dict(arms)
+        self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
+        self.hashes = checkpoint.hashes()
+        self._text: Text | None = None
+        self._shared: dict[torch.dtype, dict[str, Tensor]] = {}
+        self._weights: weakref.WeakValueDictionary[WeightFormat, WeightSet] = weakref.WeakValueDictionary()
+        self._stages: weakref.WeakValueDictionary[tuple, Stage] = weakref.WeakValueDictionary()
+        self._arms: dict[str, Arm] = {}
+        self._scales: dict[tuple, Scales] = {}
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        plan: str | PrecisionPlan | None = None,
+        plans: Mapping[str, str | PrecisionPlan | ArmSpec] | None = None,
+        device: str = "auto",
+        **options: Any,
+    ) -> "Engine":
+        """An engine for a model directory.
+
+        Args:
+            path: Directory with config.json, safetensors and a tokenizer.
+            plan: One plan, served as the arm `default`; or
+            plans: Arms by name.
+            device: `auto` or `cpu`.
+            options: As in the constructor.
+
+        Raises:
+            ConfigError: Neither or both of `plan` and `plans`, or a plan that cannot be read.
+            CapabilityError: A device or format that is not served.
+            EngineError: Model files that cannot be used.
+        """
+        if device not in ("auto", "cpu"):
+            raise CapabilityError(f"device {device!r} is not served yet; use auto or cpu")
+        if (plan is None) == (plans is None):
+            raise ConfigError("give either `plan` or `plans`")
+        named = {"default": plan} if plan is not None else dict(plans or {})
+        specs = {}
+        for name, value in named.items():
+            if isinstance(value, ArmSpec):
+                specs[name] = value
+            else:
+                specs[name] = ArmSpec(parse_plan(value) if isinstance(value, str) else value)  # pyright: ignore[reportArgumentType]
+        return cls(Checkpoint(path), specs, **options)
+
+    # -- arms ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def text(self) -> Text:
+        """The tokenizer."""
+        if self._text is None:
+            self._text = Text(self.checkpoint.path, self.checkpoint.config.get("eos_token_id"))
+        return self._text
+
+    def arm(self, name: str | None = None) -> Arm:
+        """A loaded arm; the only one when no name is given."""
+        if name is None:
+            if len(self.specs) != 1:
+                raise ConfigError(f"name one of the arms {', '.join(self.specs)}")
+            name = next(iter(self.specs))
+        if name not in self.specs:
+            raise ConfigError(f"unknown arm {name!r}; known: {', '.join(self.specs)}")
+        if name not in self._arms:
+            spec = self.specs[name]
+            scales = self.scales(name)
+            sha256 = None if scales is None else calibrating.scales_hash(scales)
+            prefill = self._stage(PrefillStage, spec.plan.prefill, spec, scales)
+            decode = self._stage(DecodeStage, spec.plan.decode, spec, scales)
+            self._arms[name] = Arm(name, spec, prefill, decode, sha256)
+        return self._arms[name]
+
+    def release(self, name: str) -> None:
+        """Lets go of an arm; what no other arm holds is freed."""
+        self._arms.pop(name, None)
+
+    def scales(self, name: str) -> Scales | None:
+        """Calibrated scales of an arm, from the cache or computed now; None when its plan asks none."""
+        spec = self.specs[name]
+        if spec.calibration is None:
+            return None
+        prompts = calibrating.read_prompts(spec.calibration)
+        key = (spec.plan.prefill.weights, tuple(prompts))
+        if key not in self._scales:
+            recipe = [self.hashes, source_version(), str(spec.plan.prefill.weights), prompts]
+            digest = hashlib.sha256(json.dumps(recipe).encode("utf-8", "surrogatepass")).hexdigest()
+            path = None if self.cache is None else self.cache / f"{digest}.json"
+            held = None if path is None else calibrating.load_scales(path)
+            if held is None:
+                ids = [self.text.encode(prompt) for prompt in prompts]
+                held = calibrating.calibrate(self._weight_set(spec.plan.prefill.weights), ids)
+                if path is not None:
+                    calibrating.save_scales(path, held)
+            self._scales[key] = held
+        return self._scales[key]
+
+    def _weight_set(self, fmt: WeightFormat) -> WeightSet:
+        held = self._weights.get(fmt)
+        if held is None:
+            held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared)
+        return held
+
+    def _stage(self, kind: Callable[..., Any], plan: StagePlan, spec: ArmSpec, scales: Scales | None) -> Any:
+        given = scales if plan.kv.calibrated else None
+        factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)  # pyright: ignore[reportFunctionMemberAccess]
+        key = (kind, plan, None if given is None else calibrating.scales_hash(given), factor)
+        held = self._stages.get(key)
+        if held is None:
+            weights = self._weight_set(plan.weights)
+            held = self._stages[key] = kind(weights, plan, self.kv_tokens, given, factor, self.poison)
+        return held
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def generate(self, requests: Sequence[GenerateRequest], arm: str | None = None) -> Answers:
+        """Answers generation requests as they finish; each result carries its request's id."""
+        return generate(self.arm(arm), self.text, requests, self.max_batch, self.max_length)
+
+    def score(self, requests: Sequence[ScoreRequest], arm: str | None = None) -> Answers:
+        """Scores continuations; each result carries its request's id."""
+        return score(self.arm(arm), self.text, requests, self.max_batch, self.max_length)
+
+    def answer(self, requests: Sequence[Request], arm: str | None = None) -> Answers:
+        """Answers a mixture of both kinds."""
+        yield from self.score([r for r in requests if isinstance(r, ScoreRequest)], arm)
+        yield from self.generate([r for r in requests if isinstance(r, GenerateRequest)], arm)
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model and a pool can hold, in tokens."""
+        return min(int(self.checkpoint.config.get("max_position_embeddings", self.kv_tokens)), self.kv_tokens)
+
+    def logits(self, token_ids: Sequence[int], arm: str | None = None, through: str = "prefill") -> Tensor:
+        """Full logits of a prompt through one stage alone, for checking against other implementations.
+
+        Returns:
+            fp32. Shape: (tokens, vocabulary). Through `decode` every token is decoded, the first one included.
+        """
+        return self.batch_logits([token_ids], arm, through)[0]
+
+    def batch_logits(
+        self, prompts: Sequence[Sequence[int]], arm: str | None = None, through: str = "prefill"
+    ) -> list[Tensor]:
+        """As `logits`, for several prompts side by side."""
+        held = self.arm(arm)
+        stage = held.prefill if through == "prefill" else held.decode
+        sequences = [KVSequence() for _ in prompts]
+        try:
+            if isinstance(stage, PrefillStage):
+                rows = stage.forward([Chunk(s, ids, len(ids)) for s, ids in zip(sequences, prompts, strict=True)])
+                return list(rows.split([len(ids) for ids in prompts]))
+            steps: list[list[Tensor]] = [[] for _ in prompts]
+            for position in range(max(len(ids) for ids in prompts)):
+                live = [i for i, ids in enumerate(prompts) if position < len(ids)]
+                rows = stage.step([sequences[i] for i in live], [prompts[i][position] for i in live])
+                for i, row in zip(live, rows, strict=True):
+                    steps[i].append(row)
+            return [torch.stack(rows) for rows in steps]
+        finally:
+            for sequence in sequences:
+                stage.pool.free(sequence)
+
+    # -- what was measured ---------------------------------------------------------------------------------------------
+
+    def proof(self, arm: str | None = None) -> dict[str, Any]:
+        """What the arm's stages hold and ran, with `mismatches` against its plan (empty when it matches)."""
+        held = self.arm(arm)
+        measured: dict[str, Any] = {"prefill": measure(held.prefill), "decode": measure(held.decode)}
+        measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, measured)
+        measured["batches"] = held.batches()
+        measured["shared_prefixes"] = {"hits": held.prefill.prefixes.hits, "computed": held.prefill.prefixes.misses}
+        return measured
+
+    def capacity(self, memory_bytes: int, arm: str | None = None) -> dict[str, int]:
+        """KV tokens of each stage's format that fit in so much memory."""
+        held = self.arm(arm)
+        return {s.name: int(memory_bytes // s.pool.bytes_per_token()) for s in (held.prefill, held.decode)}

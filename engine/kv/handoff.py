@@ -1,0 +1,42 @@
+"""From the prefill stage's pages to the decode stage's, in the decode stage's format."""
+
+import torch
+
+from .pool import KVPool, Sequence
+
+
+def same_storage(source: KVPool, target: KVPool) -> bool:
+    """Whether the stored bytes of one pool mean the same in the other."""
+    if source.fmt != target.fmt:
+        return False
+    if source.fmt.scale.startswith("tensor") and source.k_scale is not None and target.k_scale is not None:
+        equal_k = torch.equal(source.k_scale, target.k_scale)
+        return equal_k and source.v_scale is not None and torch.equal(source.v_scale, target.v_scale)  # pyright: ignore[reportArgumentType]
+    return True
+
+
+def handoff(source: KVPool, sequence: Sequence, target: KVPool) -> Sequence:
+    """Copies a sequence into another pool; equal formats copy bytes, others decode and quantize again.
+
+    Args:
+        source: The prefill stage's pool; left as it is.
+        sequence: Tokens in `source`.
+        target: The decode stage's pool.
+
+    Returns:
+        The sequence in `target`, of the same length.
+
+    Raises:
+        PoolFull: `target` has no room; nothing is held there.
+    """
+    copy = Sequence()
+    slots = torch.tensor(target.extend(copy, sequence.length), dtype=torch.long)
+    origin = sequence.slots(0, sequence.length)
+    if same_storage(source, target):
+        for mine, theirs in zip(source.stored(), target.stored(), strict=True):
+            theirs[:, slots] = mine[:, origin]
+        return copy
+    for layer in range(source.k.shape[0]):
+        key, value = source.read(layer, origin)
+        target.write(layer, slots, key, value)
+    return copy

@@ -1,0 +1,220 @@
+"""Pages of keys and values in one format, and who holds them.
+
+A page is PAGE consecutive tokens of one sequence, all layers. Sequences may share full pages (counted references); a
+partly filled page belongs to one sequence alone. Invariant: free + held = all.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from evalsvc.kernels.kv_write import kv_write
+from torch import Tensor
+
+from evalsvc.errors import EngineError
+
+from ..precision import KVFormat
+
+PAGE = 16
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+
+
+class PoolFull(EngineError):
+    """No free page; the request waits or is refused, nothing is overwritten."""
+
+
+@dataclass
+class Sequence:
+    """Tokens whose keys and values are in pages.
+
+    Attributes:
+        pages: In order of position.
+        length: Tokens written.
+    """
+
+    pages: list[int] = field(default_factory=list)
+    length: int = 0
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        """Slots of positions start..stop-1."""
+        return [self.pages[i // PAGE] * PAGE + i % PAGE for i in range(start, stop)]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Given scales of an fp8 pool: one per layer for keys and one for values. Shape of each: (layers,), fp32."""
+
+    k: Tensor
+    v: Tensor
+
+
+class KVPool:
+    """Keys and values of one stage.
+
+    Attributes:
+        k: Shape: (layers, slots, kv_heads, head_dim), the format's own type. `v` alike.
+        k_read_factor: Multiplied into the K scale where pages are read: 1.0, or an injected fault.
+    """
+
+    def __init__(
+        self,
+        fmt: KVFormat,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        tokens: int,
+        scales: Scales | None = None,
+        k_read_factor: float = 1.0,
+        poison: bool = False,
+    ):
+        """Makes an empty pool.
+
+        Args:
+            fmt: Type and scale kind.
+            tokens: Capacity, rounded up to whole pages.
+            scales: For `fp8:tensor:calibrated`.
+            k_read_factor: See the class.
+            poison: Fill with NaN, so that reading what nobody wrote is seen.
+        """
+        if fmt.calibrated != (scales is not None):
+            raise EngineError(f"kv={fmt}: scales must be given exactly when the format is calibrated")
+        self.fmt, self.k_read_factor = fmt, k_read_factor
+        self.n_pages = -(-tokens // PAGE)
+        shape = (layers, self.n_pages * PAGE, kv_heads, head_dim)
+        self.k, self.v = torch.empty(shape, dtype=_DTYPES[fmt.kind]), torch.empty(shape, dtype=_DTYPES[fmt.kind])
+        self.k_scale, self.v_scale = (self._scale_tensor(part, shape[:3], scales) for part in ("k", "v"))
+        if poison:
+            for tensor in (self.k, self.v):
+                tensor.view(torch.uint8).fill_(0x7F) if fmt.kind == "fp8" else tensor.fill_(torch.nan)
+            for scale in (self.k_scale, self.v_scale):
+                if scale is not None and fmt.scale == "token-head":
+                    scale.fill_(torch.nan)
+        self._free = list(range(self.n_pages - 1, -1, -1))
+        self._references = [0] * self.n_pages
+        self.amax: Tensor | None = None
+        self.peak_pages = 0
+
+    def _scale_tensor(self, part: str, shape: tuple[int, ...], scales: Scales | None) -> Tensor | None:
+        if self.fmt.kind != "fp8":
+            return None
+        if self.fmt.scale == "token-head":
+            return torch.empty(shape, dtype=torch.float32)
+        return torch.ones(shape[0]) if scales is None else getattr(scales, part).clone()
+
+    # -- what attention uses -------------------------------------------------------------------------------------------
+
+    def write_scale(self, part: str, layer: int) -> Tensor | None:
+        """Scale for storing one layer: None, a scalar, or (slots, kv_heads) to be filled."""
+        scale = getattr(self, f"{part}_scale")
+        return None if scale is None else scale[layer]
+
+    def read_scale(self, part: str, layer: int) -> Tensor | None:
+        """Scale for reading one layer. An injected K factor of 1.0 leaves every bit."""
+        scale = self.write_scale(part, layer)
+        if part == "k" and scale is not None and self.k_read_factor != 1.0:
+            return scale * self.k_read_factor
+        return scale
+
+    def observe(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Keeps the largest magnitudes of keys and values while a calibration asks for them."""
+        if self.amax is not None:
+            largest = torch.stack([key.abs().amax(), value.abs().amax()]).float()
+            self.amax[:, layer] = torch.maximum(self.amax[:, layer], largest)
+
+    # -- pages ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    def extend(self, sequence: Sequence, tokens: int) -> list[int]:
+        """Room for `tokens` more; returns their slots and counts them as written.
+
+        Raises:
+            PoolFull: Not enough free pages; the sequence is unchanged.
+        """
+        stop = sequence.length + tokens
+        needed = -(-stop // PAGE) - len(sequence.pages)
+        if needed > len(self._free):
+            raise PoolFull(f"the KV pool of {self.n_pages * PAGE} tokens is full; raise `kv_tokens`")
+        for _ in range(needed):
+            page = self._free.pop()
+            self._references[page] = 1
+            sequence.pages.append(page)
+        self.peak_pages = max(self.peak_pages, self.n_pages - len(self._free))
+        start, sequence.length = sequence.length, stop
+        return sequence.slots(start, stop)
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Forgets the tokens from `length` on; pages that held nothing else are given back."""
+        keep = -(-length // PAGE)
+        tail = Sequence(sequence.pages[keep:], 0)
+        sequence.pages, sequence.length = sequence.pages[:keep], length
+        self.free(tail)
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A second sequence with the same tokens: full pages are shared, a partly filled last page is copied."""
+        full = sequence.length // PAGE
+        child = Sequence(sequence.pages[:full], full * PAGE)
+        for page in child.pages:
+            self._references[page] += 1
+        rest = sequence.length - child.length
+        if rest:
+            try:
+                target = self.extend(child, rest)
+            except PoolFull:
+                self.free(child)
+                raise
+            source = sequence.slots(full * PAGE, sequence.length)
+            for tensor in self.stored():
+                tensor[:, target] = tensor[:, source]
+        return child
+
+    def free(self, sequence: Sequence) -> None:
+        """Gives the sequence's pages back."""
+        for page in sequence.pages:
+            self._references[page] -= 1
+            if self._references[page] == 0:
+                self._free.append(page)
+        sequence.pages, sequence.length = [], 0
+
+    def check(self) -> None:
+        """Raises AssertionError unless free + held = all and no free page is referenced."""
+        held = sum(1 for count in self._references if count > 0)
+        assert held + len(self._free) == self.n_pages, (held, len(self._free), self.n_pages)
+        assert all(self._references[page] == 0 for page in self._free)
+        assert len(set(self._free)) == len(self._free)
+
+    # -- contents ------------------------------------------------------------------------------------------------------
+
+    def stored(self) -> list[Tensor]:
+        """Every tensor with a slot dimension, as bytes where fp8. Shape: (layers, slots, ...)."""
+        tensors = [t.view(torch.uint8) if self.fmt.kind == "fp8" else t for t in (self.k, self.v)]
+        if self.fmt.scale == "token-head":
+            tensors += [scale for scale in (self.k_scale, self.v_scale) if scale is not None]
+        return tensors
+
+    def read(self, layer: int, slots: list[int]) -> tuple[Tensor, Tensor]:
+        """Keys and values of some slots, as stored, in fp32. Shape of each: (tokens, kv_heads, head_dim)."""
+        parts = []
+        for pages, scale in ((self.k, self.k_scale), (self.v, self.v_scale)):
+            values = pages[layer].index_select(0, torch.tensor(slots)).float()
+            if scale is not None:
+                own = scale[layer] if self.fmt.scale != "token-head" else scale[layer][slots][:, :, None]
+                values = values * own
+            parts.append(values)
+        return parts[0], parts[1]
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Stores keys and values of shape (tokens, kv_heads, head_dim)."""
+        kv_write(self.k[layer], self.write_scale("k", layer), slots, key)
+        kv_write(self.v[layer], self.write_scale("v", layer), slots, value)
+
+    def bytes_per_token(self) -> float:
+        """Format bytes that one token occupies over all layers."""
+        return sum(t[:, :1].numel() * t.element_size() for t in self.stored())
+
+    def resident_bytes(self) -> int:
+        """Bytes that this process holds for the pool."""
+        tensors = {t.data_ptr(): t for t in (self.k, self.v, self.k_scale, self.v_scale) if t is not None}
+        return sum(t.numel() * t.element_size() for t in tensors.values())

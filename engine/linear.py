@@ -1,0 +1,53 @@
+"""A linear layer held in a plan's weights format.
+
+One form of product per format, whatever the batch: bf16 (or fp32) from the decoded copy; for `fp8:w8a8` the activation
+is quantized per token for real, the product runs over the exact e4m3 values in bf16, and both scales follow it.
+"""
+
+import torch
+from evalsvc.kernels.dispatch import ran
+from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .precision import WeightFormat
+from .quantize import Fp8Weight, Int4Weight, quantize
+
+
+class PlanLinear(nn.Module):
+    """`y = x W^T + bias` with W in `fmt`.
+
+    Attributes:
+        packed: What a device would hold; the truth.
+        weight: What the product reads on this device. Shape: (out, in). The same tensor as `packed` for bf16 and fp32.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, fmt: WeightFormat, name: str):
+        super().__init__()
+        self.fmt = fmt
+        self.packed = quantize(weight, fmt, name)
+        dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
+        if isinstance(self.packed, Fp8Weight) and fmt.activations == "w8a8":
+            self.weight = dequantize_e4m3(self.packed.codes).to(dtype)  # exact: e4m3 fits in bf16
+        elif isinstance(self.packed, Tensor):
+            self.weight = self.packed
+        else:
+            self.weight = self.packed.dequantize().to(dtype)
+        self.bias = None if bias is None else bias.to(dtype)
+
+    def packed_tensors(self) -> list[Tensor]:
+        """The tensors of the packed form."""
+        return self.packed.tensors() if isinstance(self.packed, Int4Weight | Fp8Weight) else [self.packed]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape: (..., in) -> (..., out), dtype of `x`."""
+        if isinstance(self.packed, Fp8Weight) and self.fmt.activations == "w8a8":
+            ran("linear.fp8_w8a8.torch")
+            x_scale = absmax_scale(x, dim=-1)
+            codes = dequantize_e4m3(quantize_e4m3(x, x_scale)).to(self.weight.dtype)
+            y = functional.linear(codes, self.weight).float() * x_scale * self.packed.scale.squeeze(1)
+            if self.bias is not None:
+                y = y + self.bias
+            return y.to(x.dtype)
+        ran(f"linear.{'fp32' if self.weight.dtype == torch.float32 else 'bf16'}.torch")
+        return functional.linear(x, self.weight, self.bias)

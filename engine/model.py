@@ -1,0 +1,128 @@
+"""A transformers model definition with its linears held in a weights format and its attention paged.
+
+The definition is transformers' own class, built without memory and filled tensor by tensor; embeddings, norms and
+lm_head stay at the compute type and are shared by every weights format of that type.
+"""
+
+import gc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from evalsvc.errors import CapabilityError, EngineError
+
+from .attention import ATTENTION_NAME
+from .checkpoint.directory import Checkpoint
+from .linear import PlanLinear
+from .precision import WeightFormat
+
+SERVED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
+SERVED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+def check_served(config: Any) -> None:
+    """Refuses by name what the engine would answer wrongly.
+
+    Raises:
+        CapabilityError: An architecture, rope type, attention window or stored quantization that is not served.
+    """
+    model_type = config.model_type
+    if model_type not in SERVED_MODEL_TYPES:
+        served = ", ".join(SERVED_MODEL_TYPES)
+        raise CapabilityError(f"architecture {model_type!r} is not served yet; served: {served}")
+    if getattr(config, "quantization_config", None) is not None:
+        raise CapabilityError(
+            "the checkpoint is already quantized (quantization_config); give the bf16 or fp32 original"
+        )
+    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if layer_types != {"full_attention"}:
+        raise CapabilityError(f"{model_type} with layers {', '.join(sorted(layer_types))} is not served yet")
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope_type = rope.get("rope_type", "default")
+    if rope_type not in SERVED_ROPE_TYPES:
+        raise CapabilityError(f"rope type {rope_type!r} is not served yet; served: {', '.join(SERVED_ROPE_TYPES)}")
+
+
+class WeightSet:
+    """One model's weights in one format, ready to run.
+
+    Attributes:
+        fmt: The format of its linears.
+        dtype: Compute type: fp32 for fp32 weights, bf16 otherwise.
+        model: The transformers model.
+        linears: Name to layer, lm_head excluded.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, fmt: WeightFormat, shared: dict[torch.dtype, dict[str, Tensor]]):
+        """Reads the checkpoint into the format.
+
+        Args:
+            checkpoint: Where the tensors are.
+            fmt: Format of the linears.
+            shared: Per compute type the tensors that every format holds alike; filled here, reused by later sets.
+        """
+        self.fmt = fmt
+        self.dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
+        config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+        check_served(config)
+        config._attn_implementation = ATTENTION_NAME
+        with torch.device("meta"):
+            self.model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=self.dtype)
+        self.linears: dict[str, PlanLinear] = {}
+        self._fill(checkpoint, shared.setdefault(self.dtype, {}))
+        self.model.eval().requires_grad_(False)
+        gc.collect()
+
+    def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
+        linear_of = {f"{name}.weight": name for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
+        expected = {name: parameter.shape for name, parameter in self.model.named_parameters(remove_duplicate=False)}
+        biases: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
+        seen: set[str] = set()
+        for name, tensor in checkpoint.tensors():
+            if name not in expected:
+                raise EngineError(f"model {checkpoint.path}: unexpected tensor {name}")
+            if tensor.shape != expected[name]:
+                raise EngineError(
+                    f"model {checkpoint.path}: tensor {name} has shape {tuple(tensor.shape)}, "
+                    f"config.json asks {tuple(expected[name])}"
+                )
+            seen.add(name)
+            layer = linear_of.get(name)
+            owner, _, leaf = name.rpartition(".")
+            if layer is not None and layer != "lm_head":
+                weights[layer] = tensor
+            elif leaf == "bias" and f"{owner}.weight" in linear_of and owner != "lm_head":
+                biases[owner] = tensor
+            else:
+                held = shared.setdefault(name, tensor.to(self.dtype).clone())
+                self._set(name, held)
+        self._tie(expected, seen, checkpoint)
+        for layer in list(weights):
+            fmt_layer = PlanLinear(weights.pop(layer), biases.get(layer), self.fmt, layer)
+            self.model.set_submodule(layer, fmt_layer)
+            self.linears[layer] = fmt_layer
+        for name, module in list(self.model.named_modules()):
+            if "rotary_emb" in name.rpartition(".")[2]:
+                self.model.set_submodule(name, type(module)(config=self.model.config))  # pyright: ignore[reportCallIssue]
+        left = [n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.is_meta]
+        if left:
+            raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
+
+    def _tie(self, expected: dict, seen: set[str], checkpoint: Checkpoint) -> None:
+        missing = sorted(set(expected) - seen)
+        if self.model.config.get_text_config().tie_word_embeddings and "lm_head.weight" in missing:
+            self.model.tie_weights()
+            missing.remove("lm_head.weight")
+        if missing:
+            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
+
+    def _set(self, name: str, tensor: Tensor) -> None:
+        owner, _, leaf = name.rpartition(".")
+        setattr(self.model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+
+    def shared_tensors(self) -> list[Tensor]:
+        """Embeddings, norms and lm_head, each once."""
+        return list({p.data_ptr(): p for p in self.model.parameters()}.values())

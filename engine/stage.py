@@ -1,0 +1,176 @@
+"""A stage: weights in a format, a KV pool in a format, and the forward that joins them.
+
+`PrefillStage` computes prompts in tiles of 16 queries and keeps the pages of shared prefixes; `DecodeStage` computes one
+token a sequence a step and reads only its own pool.
+"""
+
+from collections import Counter
+from collections.abc import Sequence as Seq
+
+import torch
+from evalsvc.kernels.dispatch import counting
+from torch import Tensor
+
+from .attention import Step, stepping
+from .batch import Chunk, pack
+from .kv.pool import KVPool, PoolFull, Scales, Sequence
+from .kv.prefix import PrefixStore
+from .model import WeightSet
+from .precision import StagePlan
+
+
+class Stage:
+    """What both stages share.
+
+    Attributes:
+        plan: Formats of this stage.
+        kernels: Runs of each kernel, for the proof.
+        tokens_computed: Tokens that went through the forward.
+    """
+
+    name = ""
+    tile_rows = 0
+
+    def __init__(
+        self,
+        weights: WeightSet,
+        plan: StagePlan,
+        kv_tokens: int,
+        scales: Scales | None = None,
+        k_read_factor: float = 1.0,
+        poison: bool = False,
+    ):
+        """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
+        config = weights.model.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.weights, self.plan = weights, plan
+        self.pool = KVPool(
+            plan.kv,
+            config.num_hidden_layers,
+            config.num_key_value_heads,
+            head_dim,
+            kv_tokens,
+            scales,
+            k_read_factor,
+            poison,
+        )
+        self.kernels: Counter[str] = Counter()
+        self.tokens_computed = 0
+        self.forwards = 0
+
+    @torch.inference_mode()
+    def forward(self, chunks: Seq[Chunk]) -> Tensor:
+        """Computes new tokens, writing their keys and values.
+
+        Args:
+            chunks: Each sequence at most once.
+
+        Returns:
+            fp32 logits of the rows that the chunks ask for, in their order. Shape: (rows, vocabulary).
+
+        Raises:
+            PoolFull: No room; nothing was written.
+        """
+        batch = pack(self.pool, chunks, self.tile_rows)
+        self.tokens_computed += len(batch.token_ids)
+        self.forwards += 1
+        inputs = {
+            "input_ids": batch.token_ids[None],
+            "position_ids": batch.positions[None],
+            "use_cache": False,
+        }
+        with stepping(Step(self.pool, batch.slots, batch.tiles)), counting(self.kernels):
+            if not len(batch.logit_rows):
+                self.weights.model.model(**inputs)
+                return torch.empty(0, self.weights.model.config.vocab_size)
+            return self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0].float()
+
+
+class PrefillStage(Stage):
+    """Computes prompts, in chunks, each shared prefix once."""
+
+    name = "prefill"
+    tile_rows = 16
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.prefixes = PrefixStore(self.pool)
+
+    def prefill(
+        self, prompts: Seq[tuple[Seq[int], int]], logits: bool = True, chunk: int = 512
+    ) -> tuple[list[Sequence], Tensor]:
+        """Computes prompts side by side.
+
+        Args:
+            prompts: Token ids, and how many leading ids are a shared prefix (less than all of them).
+            logits: Whether the logits of each prompt's last token are wanted.
+            chunk: Most tokens in one forward. It changes no bit of the result.
+
+        Returns:
+            A sequence for each prompt, and logits of shape (prompts, vocabulary) (empty without `logits`).
+
+        Raises:
+            PoolFull: No room, even after the prefixes that nobody uses were dropped; nothing is held.
+        """
+        for last_try in (False, True):
+            sequences: list[Sequence] = []
+            try:
+                for ids, shared in prompts:
+                    sequences.append(self._prefix(tuple(ids[:shared]), chunk) if shared else Sequence())
+                return sequences, self._compute(sequences, [ids for ids, _ in prompts], logits, chunk)
+            except PoolFull:
+                for sequence in sequences:
+                    self.pool.free(sequence)
+                if not self.prefixes.drop_all() or last_try:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _prefix(self, ids: tuple[int, ...], chunk: int) -> Sequence:
+        held = self.prefixes.get(ids)
+        if held is None:
+            held = Sequence()
+            try:
+                self._compute([held], [ids], False, chunk)
+            except PoolFull:
+                self.pool.free(held)
+                raise
+            self.prefixes.put(ids, held)
+        return self.pool.fork(held)
+
+    def _compute(self, sequences: list[Sequence], prompts: list[Seq[int]], logits: bool, chunk: int) -> Tensor:
+        last: dict[int, Tensor] = {}
+        pending: list[tuple[int, Chunk]] = []
+        room = chunk
+        for i, (sequence, ids) in enumerate(zip(sequences, prompts, strict=True)):
+            start = sequence.length
+            while start < len(ids):
+                if room == 0 or (pending and pending[-1][0] == i):
+                    self._flush(pending, last)
+                    room = chunk
+                stop = min(start + room, len(ids))
+                wanted = int(logits and stop == len(ids))
+                pending.append((i, Chunk(sequence, ids[start:stop], wanted)))
+                room -= stop - start
+                start = stop
+        self._flush(pending, last)
+        return torch.stack([last[i] for i in range(len(sequences))]) if logits else torch.empty(0)
+
+    def _flush(self, pending: list[tuple[int, Chunk]], last: dict[int, Tensor]) -> None:
+        if not pending:
+            return
+        rows = iter(self.forward([chunk for _, chunk in pending]))
+        for i, chunk in pending:
+            if chunk.logits:
+                last[i] = next(rows)
+        pending.clear()
+
+
+class DecodeStage(Stage):
+    """Computes one token a sequence a step."""
+
+    name = "decode"
+    tile_rows = 1
+
+    def step(self, sequences: Seq[Sequence], tokens: Seq[int]) -> Tensor:
+        """Writes one token of each sequence and returns logits of shape (sequences, vocabulary)."""
+        return self.forward([Chunk(s, [t]) for s, t in zip(sequences, tokens, strict=True)])
