@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evalsvc import kernels
 from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.kernels import dispatch
 
 from . import calibration as calibrating
 from .arm import Arm, ArmSpec
@@ -35,8 +35,8 @@ Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]
 def source_version() -> str:
     """sha256 over the sources of engine and kernels and the versions of what computes for them."""
     digest = hashlib.sha256()
-    for package in (__file__, kernels.__file__):
-        root = Path(str(package)).parent
+    for module in (__file__, dispatch.__file__):
+        root = Path(module).parent
         for path in sorted(root.rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     digest.update(json.dumps([metadata.version(name) for name in ("torch", "transformers")]).encode())

@@ -56,12 +56,12 @@ def generate(
             continue
         jobs[key] = _Running(request, prompt, text.shared_tokens(prompt, request.shared_prefix), perf_counter())
     while scheduler.busy:
-        admitted = {key: jobs[key] for key in scheduler.admit()}  # pyright: ignore[reportArgumentType]
-        logits: list[tuple[int, Tensor | EngineError]] = []
+        admitted = {key: jobs[key] for key in scheduler.admit()}
+        logits: Sequence[tuple[int, Tensor | EngineError]]
         if admitted:
             logits = _start(arm, admitted)
         else:
-            running = {key: jobs[key] for key in scheduler.running}  # pyright: ignore[reportArgumentType]
+            running = {key: jobs[key] for key in scheduler.running}
             arm.note_batch(job.request.id for job in running.values())
             rows = arm.decode.step([j.pages for j in running.values()], [j.generated[-1] for j in running.values()])
             logits = list(zip(running, rows, strict=True))

@@ -36,12 +36,6 @@ class WeightFormat:
             return f"int4:g{self.group}:{'sym' if self.symmetric else 'asym'}"
         return self.kind
 
-    def format_bits(self) -> float:
-        """Bits per weight on a device, scales included where they are per group (bf16 scale, and offset if asymmetric)."""
-        if self.kind == "int4":
-            return 4 + (16 if self.symmetric else 32) / self.group
-        return {"fp32": 32.0, "bf16": 16.0, "fp8": 8.0}[self.kind]
-
 
 @dataclass(frozen=True)
 class KVFormat:
@@ -148,7 +142,7 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
         _refuse_unknown(options, {group, symmetry}, text, plan)
         return WeightFormat("int4", "", int(group[1:]), symmetry == "sym")
     raise ConfigError(
-        f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8[:w8a16] or int4[:gN][:sym|:asym]"
+        f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, fp8:w8a16 or int4:gN:(a)sym"
     )
 
 

@@ -2,7 +2,7 @@
 
 int4, compressed-tensors' packing: unsigned codes, eight to an int32, least significant nibble first along K.
     symmetric:   scale = max|w| / 7.5,            code = clamp(round(w / scale), -8, 7) + 8,   w = (code - 8) * scale
-    asymmetric:  scale = (max - min) / 15,        code = clamp(round((w - min) / scale), 0, 15),   w = code * scale + min
+    asymmetric:  scale = (max - min) / 15,        code = clamp(round((w - min) / scale), 0, 15),  w = code * scale + min
   Scales and minima are bf16, one per group of inputs, as int4 weight-only kernels hold them (torch's
   `_weight_int4pack_mm` has the same pair).
 fp8, per output channel:   scale = max|w| / 448,   w = e4m3(w / scale) * scale
@@ -45,10 +45,8 @@ class Int4Weight:
         codes = codes.view(out, groups, -1).float()
         scale = self.scale.float()[:, :, None]
         if self.minimum is None:
-            values = (codes - 8) * scale
-        else:
-            values = codes * scale + self.minimum.float()[:, :, None]
-        return values.view(out, -1)
+            return ((codes - 8) * scale).view(out, -1)
+        return (codes * scale + self.minimum.float()[:, :, None]).view(out, -1)
 
 
 @dataclass(frozen=True)

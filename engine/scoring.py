@@ -2,8 +2,9 @@
 
 For continuation tokens c_1..c_m after a context: sum_j log softmax(logits before c_j)[c_j].
 
-Through prefill the context is prefilled whole; continuations fork its pages and are prefilled. Through decode the context
-but its last token is prefilled and handed over; decode computes the last token and then the continuation token by token.
+Through prefill the context is prefilled whole; continuations fork its pages and are prefilled. Through decode the
+context but its last token is prefilled and handed over; decode computes the last token and then the continuation token
+by token.
 """
 
 from collections.abc import Iterator, Sequence
