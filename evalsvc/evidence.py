@@ -1,0 +1,192 @@
+"""Whether stored samples can carry a verdict: factors met, one row an item, pairing, proof, errors."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from evalsvc.decision import AAResult
+from evalsvc.engine.precision import FACTORS
+from evalsvc.policy import Policy
+from evalsvc.store.records import ArmRecord, Pair, Side
+from evalsvc.verdict.measure import Measurement, measure
+
+_WEIGHT_KEYS = ("weights", "checkpoint")
+_HASHES = {"item_hash": "item", "request_hash": "request", "settings_hash": "settings"}
+
+
+def differing_factors(baseline: ArmRecord, candidate: ArmRecord) -> tuple[str, ...]:
+    """Factors in which two arms' stages differ; a checkpoint counts as weights, all else (a fault) as KV."""
+    found = set()
+    for stage in ("prefill", "decode"):
+        ours, theirs = baseline.stages.get(stage, {}), candidate.stages.get(stage, {})
+        for key in ours.keys() | theirs.keys():
+            if ours.get(key) != theirs.get(key):
+                found.add(f"{stage}.{'weights' if key in _WEIGHT_KEYS else 'kv'}")
+    return in_order(found)
+
+
+def in_order(factors: Collection[str]) -> tuple[str, ...]:
+    """Factors in the order prefill weights, prefill KV, decode weights, decode KV."""
+    return tuple(factor for factor in FACTORS if factor in factors)
+
+
+def met_factors(pair: Pair) -> set[str]:
+    """Factors that the scored tokens of both arms met.
+
+    A token from prefill meets prefill's factors; one from decode meets decode's, and prefill's too when its context
+    was handed over.
+    """
+    sides = [side for side in (pair.baseline, pair.candidate) if side is not None and side.status == "scored"]
+    met = [set(_stages_met(side)) for side in sides]
+    stages = set.intersection(*met) if met else set()
+    return {factor for factor in FACTORS if factor.split(".")[0] in stages}
+
+
+def _stages_met(side: Side) -> Iterator[str]:
+    decoded = side.stage_tokens.get("decode", 0) > 0
+    if decoded:
+        yield "decode"
+    if side.stage_tokens.get("prefill", 0) > 0 or (decoded and side.handed_over):
+        yield "prefill"
+
+
+def count_once(pairs: Iterable[Pair], differing: Sequence[str]) -> list[Pair]:
+    """One row an item: its decode row where a decode factor differs (or nothing does), else its prefill row."""
+    through_decode = not differing or any(factor.startswith("decode.") for factor in differing)
+    order = ("decode", "prefill", "") if through_decode else ("prefill", "decode", "")
+    rows: dict[tuple[str, str], dict[str, Pair]] = defaultdict(dict)
+    for pair in pairs:
+        rows[(pair.suite, pair.item_id)].setdefault(pair.through, pair)
+    return [next(found[through] for through in (*order, *found) if through in found) for found in rows.values()]
+
+
+def scored_values(pair: Pair) -> tuple[int, int] | None:
+    """The baseline's and the candidate's 0 or 1; None unless both arms scored the item so."""
+    ours, theirs = _value(pair.baseline), _value(pair.candidate)
+    return None if ours is None or theirs is None else (ours, theirs)
+
+
+def _value(side: Side | None) -> int | None:
+    if side is None or side.status != "scored" or side.value not in (0, 1):
+        return None
+    return int(side.value)
+
+
+def measure_pairs(pairs: Sequence[Pair], alpha: float, *, worst: bool = False) -> Measurement | None:
+    """Measures pairs, clustered by (suite, family, cluster).
+
+    Args:
+        pairs: One row an item.
+        alpha: Error rate of each direction.
+        worst: Counts missing candidate items as lost and missing baseline items as right, instead of leaving them out.
+
+    Returns:
+        None when no pair can be used.
+    """
+    chosen = list(pairs) if worst else [pair for pair in pairs if scored_values(pair)]
+    if not chosen:
+        return None
+    return measure(
+        [1 if (value := _value(pair.baseline)) is None else value for pair in chosen],
+        [_value(pair.candidate) or 0 for pair in chosen],
+        ["\x1f".join((pair.suite, pair.family, pair.cluster)) if pair.cluster else "" for pair in chosen],
+        alpha=alpha,
+    )
+
+
+def check_aa(pairs: Sequence[Pair], address: str = "") -> AAResult | None:
+    """Compares the baseline with its second run; None when no item can be paired."""
+    measured = measure_pairs(count_once(pairs, ()), alpha=0.05)
+    if measured is None:
+        return None
+    return AAResult(
+        address=address,
+        n=measured.n,
+        lost=measured.lost,
+        gained=measured.gained,
+        p=measured.p,
+        p_gain=measured.p_gain,
+    )
+
+
+def pairing_verified(pairs: Iterable[Pair]) -> bool:
+    """Whether both arms' rendered tokens are known, and equal, for every pair."""
+    return all(
+        pair.baseline is not None
+        and pair.candidate is not None
+        and pair.baseline.rendered_hash is not None
+        and pair.baseline.rendered_hash == pair.candidate.rendered_hash
+        for pair in pairs
+    )
+
+
+def find_faults(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], policy: Policy) -> list[str]:
+    """Every reason for which these samples can carry no verdict under this policy; empty when they can."""
+    if not pairs or not any(scored_values(pair) for pair in pairs):
+        return [f"no samples: no item is scored in both {baseline.address} and {candidate.address}"]
+    return [
+        *_arm_faults("baseline", baseline, [pair.baseline for pair in pairs], policy),
+        *_arm_faults("candidate", candidate, [pair.candidate for pair in pairs], policy),
+        *_pair_faults(pairs, policy),
+        *_error_faults(pairs, policy),
+    ]
+
+
+def _arm_faults(role: str, arm: ArmRecord, sides: list[Side | None], policy: Policy) -> Iterator[str]:
+    held = sum(side is not None for side in sides)
+    if arm.status != "finished":
+        yield f"{role} {arm.address} is unfinished: run its experiment again to continue it"
+    elif held < arm.expected:
+        yield f"{role} {arm.address} holds {held:,} of {arm.expected:,} samples"
+    if arm.proof_status is None:
+        if policy.proof == "required":
+            yield f"{role} {arm.address} has no proof of what it ran, and the policy requires one"
+    elif arm.proof_status == "declared":
+        if policy.proof == "required":
+            yield f"{role} {arm.address}: formats are declared, not measured, and the policy requires a proof"
+    elif arm.proof_status != "matched":
+        yield f"{role} {arm.address}: what was measured does not match its plan (proof {arm.proof_status})"
+
+
+def _pair_faults(pairs: Sequence[Pair], policy: Policy) -> Iterator[str]:
+    """One sentence a kind of fault, with how many items it has and the first of them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    seen = Counter((pair.suite, pair.item_id, pair.through) for pair in pairs)
+    for pair in pairs:
+        name = f"{pair.suite}/{pair.item_id}" + (f" through {pair.through}" if pair.through else "")
+        for kind in _kinds(pair, policy):
+            found[kind].append(name)
+        if seen[(pair.suite, pair.item_id, pair.through)] > 1:
+            found["more than one answer (repeats are not averaged yet)"].append(name)
+    for kind, names in found.items():
+        yield f"{kind}: {len(names):,} item{'s' * (len(names) != 1)}, first {names[0]}"
+
+
+def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
+    ours, theirs = pair.baseline, pair.candidate
+    if ours is None or theirs is None:
+        yield f"present in the {'candidate' if ours is None else 'baseline'} only"
+        return
+    for field, what in _HASHES.items():
+        if getattr(ours, field) != getattr(theirs, field):
+            yield f"unequal {what} in the two arms"
+    hashes = {ours.rendered_hash, theirs.rendered_hash} - {None}
+    if len(hashes) > 1 and policy.rendering == "same":
+        yield "unequal rendered tokens in the two arms (`rendering: may_differ` would accept them)"
+    if any(side.status == "scored" and side.value not in (0, 1) for side in (ours, theirs)):
+        yield f"no 0/1 score of {pair.metric}"
+
+
+def _error_faults(pairs: Sequence[Pair], policy: Policy) -> Iterator[str]:
+    for role in ("baseline", "candidate"):
+        total: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
+        for pair in pairs:
+            side: Side | None = getattr(pair, role)
+            total[pair.suite] += 1
+            errors[pair.suite] += side is not None and side.status != "scored"
+        for suite, count in errors.items():
+            if 100 * count > policy.max_error_points * total[suite]:
+                yield (
+                    f"{role}: {count:,} of {total[suite]:,} samples of suite {suite} have no score, "
+                    f"more than {policy.max_error_points:g} points"
+                )

@@ -1,0 +1,385 @@
+"""The gate on hand-made pairs: every reason to refuse, the release rule, the precedence."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from evalsvc.errors import ConfigError
+from evalsvc.evidence import check_aa, differing_factors
+from evalsvc.gate import combine_exit_codes, decide_gate, provable_sentence, smallest_provable
+from evalsvc.policy import Policy
+from evalsvc.store.records import ArmRecord, Pair, Side
+
+POLICY = Policy(name="test", margin_points=5.0, guard_points=15.0)
+PREFILL, DECODE = {"prefill": 1}, {"prefill": 1, "decode": 9}
+BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
+
+
+def arm(name, *, run_id=1, decode=None, prefill=None, **fields):
+    defaults = {
+        "id": hash((run_id, name)) % 1000,
+        "run_id": run_id,
+        "run_kind": "main",
+        "run_status": "finished",
+        "linked_run_id": None,
+        "experiment": "e",
+        "baseline": "base",
+        "name": name,
+        "fingerprint": f"fp-{name}",
+        "plan": "w=bf16,kv=bf16",
+        "stages": {"prefill": {**BF16, **(prefill or {})}, "decode": {**BF16, **(decode or {})}},
+        "injected": {},
+        "details": {},
+        "status": "finished",
+        "proof": {},
+        "proof_status": "matched",
+        "probe": None,
+        "expected": 1,
+    }
+    return ArmRecord(**{**defaults, **fields})
+
+
+def side(value, tokens=DECODE, **fields):
+    defaults = {
+        "sample_id": 1,
+        "item_hash": "i",
+        "request_hash": "r",
+        "settings_hash": "s",
+        "rendered_hash": "t",
+        "status": "scored" if value is not None else "error",
+        "value": value,
+        "error_class": None,
+        "finish_reason": "stop",
+        "stage_tokens": tokens if value is not None else {},
+        "handed_over": "decode" in tokens,
+    }
+    return Side(**{**defaults, **fields})
+
+
+def pair(suite, number, base=1.0, cand=1.0, *, family="f", through="", tokens=DECODE, cluster="", chance=0.0):
+    return Pair(
+        suite=suite,
+        family=family,
+        cluster=cluster,
+        item_id=f"{family}{number}",
+        through=through,
+        scored_by="loglikelihood" if through else "generation",
+        metric="exact",
+        chance=chance,
+        repeat=0,
+        baseline=side(base, tokens),
+        candidate=side(cand, tokens),
+    )
+
+
+def suite(name, n, lost=0, gained=0, **fields):
+    """A quarter of the items wrong in both arms, so that neither floor nor ceiling is near."""
+    wrong = n // 4
+    values = [(1.0, 0.0)] * lost + [(0.0, 1.0)] * gained + [(0.0, 0.0)] * wrong
+    values += [(1.0, 1.0)] * (n - len(values))
+    return [pair(name, i, base, cand, **fields) for i, (base, cand) in enumerate(values)]
+
+
+BASE = arm("base")
+KV8 = arm("kv8", decode={"kv": "fp8:token-head"})
+GOOD = suite("tasks", 80, 1, 1) + suite("tools", 60) + suite("formats", 60, 0, 1)
+
+
+def decide(pairs, candidate=KV8, baseline=BASE, policy=POLICY, aa=None):
+    return decide_gate(baseline, candidate, pairs, policy, aa)
+
+
+def row(decision, scope, name="", through=None):
+    found = [r for r in decision.rows if r.scope == scope and name in (r.suite, r.family)]
+    return next(r for r in found if through is None or r.through == through)
+
+
+def edited(pairs, index, role, **fields):
+    changed = list(pairs)
+    changed[index] = replace(changed[index], **{role: replace(getattr(changed[index], role), **fields)})
+    return changed
+
+
+def test_an_undamaged_candidate_passes_with_the_numbers_in_the_sentence():
+    decision = decide(GOOD)
+    assert (decision.verdict, decision.exit_code) == ("PASS", 0)
+    assert "lost 1, gained 2 of 200; drop -0.50 points, 95 % [" in decision.sentence
+    assert "margin 5.0; one-sided exact p = " in decision.sentence
+    assert decision.differing_factors == ("decode.kv",) and decision.pairing_verified
+
+
+def test_one_damaged_suite_is_enough():
+    decision = decide(suite("tasks", 80) + suite("tools", 60) + suite("formats", 60, 40))
+    assert (decision.verdict, decision.exit_code, decision.severity) == ("REGRESSED", 1, "beyond margin")
+    assert row(decision, "suite", "formats").verdict == "REGRESSED"
+    assert row(decision, "suite", "tools").verdict == "PASS"
+
+
+def test_a_small_drop_everywhere_is_seen_in_the_pooled_row_only():
+    decision = decide(suite("a", 300, 18, 3) + suite("b", 300, 18, 3) + suite("c", 300, 18, 3))
+    assert decision.verdict == "REGRESSED"
+    assert row(decision, "pooled").verdict == "REGRESSED"
+    assert {row(decision, "suite", name).verdict for name in "abc"} == {"PASS"}
+    assert all(row(decision, "suite", name).drop_detected for name in "abc")
+
+
+def test_holm_takes_back_a_flag_that_one_of_many_suites_raises_by_luck():
+    lucky = suite("a", 30, 5)
+    alone = decide(lucky)
+    assert alone.verdict == "REGRESSED"
+    among = decide(lucky + [p for name in "bcdefghij" for p in suite(name, 100)])
+    assert row(among, "suite", "a").p < 0.05 < row(among, "suite", "a").p_adjusted
+    assert (among.verdict, row(among, "suite", "a").verdict) == ("PASS", "INCONCLUSIVE")
+
+
+def test_inconclusive_guards_are_listed_and_block_only_when_strict():
+    pairs = suite("tasks", 200) + suite("tiny", 8)
+    decision = decide(pairs)
+    assert decision.verdict == "PASS" and any("guard not proven: suite tiny" in note for note in decision.notes)
+    strict = decide(pairs, policy=POLICY.model_copy(update={"guards": "strict"}))
+    assert (strict.verdict, strict.exit_code) == ("INCONCLUSIVE", 3)
+
+
+def test_too_few_items_are_inconclusive_and_say_how_many_would_decide():
+    decision = decide(suite("tasks", 30))
+    assert (decision.verdict, decision.exit_code) == ("INCONCLUSIVE", 3)
+    assert "more items would decide" in decision.sentence
+
+
+# factors
+
+
+def test_factors_come_from_stages():
+    assert differing_factors(BASE, arm("x", prefill={"checkpoint": "c1"})) == ("prefill.weights",)
+    assert differing_factors(BASE, arm("x", decode={"fault": "k_scale*0.25"})) == ("decode.kv",)
+    assert differing_factors(BASE, arm("x", prefill={"weights": "fp8"}, decode={"weights": "fp8"})) == (
+        "prefill.weights",
+        "decode.weights",
+    )
+
+
+def scored_twice(n, lost_in_decode):
+    """One log-likelihood family: unchanged through prefill, damaged through decode."""
+    prefill = suite("tasks", n, through="prefill", tokens=PREFILL)
+    decode = suite("tasks", n, lost_in_decode, through="decode", tokens={"decode": 3})
+    return prefill + [
+        replace(p, baseline=replace(p.baseline, handed_over=True), candidate=replace(p.candidate, handed_over=True))
+        for p in decode
+    ]
+
+
+def test_a_prefill_row_is_blind_to_a_decode_format_and_its_decode_row_counts():
+    decision = decide(scored_twice(100, 60))
+    blind, counting = row(decision, "family", "f", "prefill"), row(decision, "family", "f", "decode")
+    assert blind.blind and blind.verdict is None and not counting.blind
+    assert row(decision, "pooled").n == 100 and row(decision, "pooled").lost == 60
+    assert decision.verdict == "REGRESSED"
+
+
+def test_a_prefill_difference_counts_the_prefill_row_once():
+    decision = decide(scored_twice(100, 60), candidate=arm("w8", prefill={"weights": "fp8"}))
+    assert row(decision, "pooled").n == 100 and row(decision, "pooled").lost == 0
+    shown = row(decision, "family", "f", "decode")
+    assert not shown.counted and not shown.blind and shown.factors_met == ("prefill.weights",)
+
+
+def test_a_blind_suite_is_left_out_of_sums_and_decision():
+    seen = suite("tools", 200)
+    blind = suite("tasks", 200, 90, through="prefill", tokens=PREFILL)  # lost, but not to a decode format
+    decision = decide(seen + blind)
+    assert decision.verdict == "PASS" and row(decision, "pooled").n == 200
+    assert row(decision, "suite", "tasks").blind and row(decision, "suite", "tasks").verdict == "INVALID"
+    assert any("blind" in note and "tasks" in note for note in decision.notes)
+
+
+def test_a_differing_factor_that_no_suite_meets_is_invalid():
+    decision = decide(suite("tasks", 200, through="prefill", tokens=PREFILL))
+    assert decision.exit_code == 4 and decision.uncovered_factors == ("decode.kv",)
+    both = arm("both", decode={"kv": "fp8"}, prefill={"kv": "fp8"})
+    alone = [replace(p, baseline=replace(p.baseline, handed_over=False, stage_tokens={"decode": 1})) for p in GOOD]
+    assert decide(alone, candidate=both).uncovered_factors == ("prefill.kv",)
+
+
+# what cannot carry a verdict
+
+
+INVALID = {
+    "no samples": ([], KV8),
+    "no item is scored": ([pair("tasks", 0, None, None)], KV8),
+    "unequal item": (edited(GOOD, 3, "candidate", item_hash="other"), KV8),
+    "unequal request": (edited(GOOD, 3, "candidate", request_hash="other"), KV8),
+    "unequal settings": (edited(GOOD, 3, "candidate", settings_hash="other"), KV8),
+    "unequal rendered": (edited(GOOD, 3, "candidate", rendered_hash="other"), KV8),
+    "present in the baseline only": ([*GOOD[1:], replace(GOOD[0], candidate=None)], KV8),
+    "present in the candidate only": ([*GOOD[1:], replace(GOOD[0], baseline=None)], KV8),
+    "more than one answer": ([*GOOD, replace(GOOD[0], repeat=1)], KV8),
+    "no 0/1 score of exact": (edited(GOOD, 3, "candidate", value=0.5), KV8),
+    "no 0/1 score": (edited(GOOD, 3, "candidate", value=float("nan")), KV8),
+    "0/1 score": (edited(GOOD, 3, "candidate", value=None), KV8),
+    "unfinished": (GOOD, replace(KV8, status="running")),
+    "holds 200 of 201 samples": (GOOD, replace(KV8, expected=201)),
+    "does not match its plan": (GOOD, replace(KV8, proof_status="mismatched")),
+    "(proof odd)": (GOOD, replace(KV8, proof_status="odd")),
+    "has no proof": (GOOD, replace(KV8, proof_status=None)),
+    "declared, not measured": (GOOD, replace(KV8, proof_status="declared")),
+    "of suite tasks have no score": (
+        [replace(p, candidate=side(None)) if i < 2 else p for i, p in enumerate(GOOD)],
+        KV8,
+    ),
+    "no suite met": (suite("tasks", 200, through="prefill", tokens=PREFILL), KV8),
+}
+
+
+@pytest.mark.parametrize("says", INVALID)
+def test_what_cannot_carry_a_verdict_exits_4(says):
+    pairs, candidate = INVALID[says]
+    decision = decide(pairs, candidate=candidate)
+    assert (decision.verdict, decision.exit_code) == ("INVALID", 4)
+    assert any(says in reason for reason in decision.reasons), decision.reasons
+    assert all(r.verdict in (None, "INVALID") for r in decision.rows), "a word beside a broken pairing misleads"
+    json.dumps(decision.to_json(), allow_nan=False)
+
+
+def test_the_baseline_is_held_to_the_same():
+    for fields in ({"status": "running"}, {"proof_status": "mismatched"}, {"expected": 999}):
+        assert decide(GOOD, baseline=replace(BASE, **fields)).exit_code == 4
+
+
+def test_what_the_policy_may_allow():
+    declared = POLICY.model_copy(update={"proof": "declared"})
+    assert decide(GOOD, candidate=replace(KV8, proof_status="declared"), policy=declared).verdict == "PASS"
+    assert decide(GOOD, candidate=replace(KV8, proof_status="mismatched"), policy=declared).exit_code == 4
+    differ = POLICY.model_copy(update={"rendering": "may_differ"})
+    decision = decide(edited(GOOD, 3, "candidate", rendered_hash="other"), policy=differ)
+    assert decision.verdict == "PASS" and not decision.pairing_verified
+
+
+def test_unknown_rendering_is_allowed_and_said():
+    decision = decide(edited(GOOD, 3, "candidate", rendered_hash=None))
+    assert decision.verdict == "PASS" and not decision.pairing_verified
+    assert any("pairing not verified" in note for note in decision.notes)
+
+
+def test_a_baseline_on_the_floor_is_no_evidence():
+    floor = [pair("tools", i, 0.0, 0.0) for i in range(60)]
+    decision = decide(suite("tasks", 200) + floor)
+    assert decision.exit_code == 4 and "floor" in decision.sentence
+    assert row(decision, "suite", "tools").verdict == "INVALID"
+
+
+def test_a_regression_elsewhere_outweighs_a_floor():
+    floor = [pair("tools", i, 0.0, 0.0) for i in range(60)]
+    assert decide(suite("tasks", 200, 90) + floor).exit_code == 1
+
+
+def test_errors_under_the_limit_that_could_change_the_verdict_are_inconclusive():
+    policy = POLICY.model_copy(update={"max_error_points": 10.0})
+    broken = [replace(p, candidate=side(None)) if i > 192 else p for i, p in enumerate(suite("tasks", 200))]
+    decision = decide(broken, policy=policy)
+    assert (decision.verdict, decision.exit_code) == ("INCONCLUSIVE", 3)
+    assert "without an answer" in decision.sentence
+    one = [replace(p, candidate=side(None)) if i > 198 else p for i, p in enumerate(suite("tasks", 200))]
+    assert decide(one, policy=policy).verdict == "PASS"
+    assert row(decide(one, policy=policy), "pooled").errors_candidate == 1
+
+
+def test_an_aa_that_drifts_makes_the_experiment_invalid():
+    drifting = check_aa(suite("tasks", 200, 12, 1), "2:base")
+    assert drifting and drifting.failed
+    assert decide(GOOD, aa=drifting).exit_code == 4
+    upwards = check_aa(suite("tasks", 200, 1, 12))
+    assert upwards and upwards.failed, "an instrument that drifts upwards hides drops"
+    quiet = check_aa(suite("tasks", 200, 2, 1))
+    assert quiet and quiet.discordance == pytest.approx(3 / 200)
+    assert decide(GOOD, aa=quiet).verdict == "PASS"
+    assert check_aa([]) is None
+
+
+# arms
+
+
+def test_one_address_twice_is_a_mistake_and_one_arm_in_two_runs_an_aa():
+    with pytest.raises(ConfigError, match="baseline and candidate"):
+        decide(GOOD, candidate=BASE)
+    decision = decide(GOOD, candidate=replace(BASE, run_id=2))
+    assert decision.same_arm and decision.verdict == "PASS" and "A/A" in decision.sentence
+    assert not any(r.blind for r in decision.rows)
+
+
+def test_an_aa_finds_noise_and_never_a_regression():
+    noisy = [*suite("tasks", 60, 8, 1)]
+    again = replace(BASE, run_id=2)
+    assert decide(noisy, candidate=again).verdict == "INCONCLUSIVE"
+    assert decide(suite("tasks", 60, 20, 1), candidate=again).verdict == "INVALID"
+
+
+def test_an_injected_arm_is_marked_as_candidate_and_refused_as_baseline():
+    damaged = arm("damaged", decode={"fault": "k*0.25"}, injected={"decode_k_scale": 0.25})
+    decision = decide(GOOD, candidate=damaged)
+    assert "[injected]" in decision.sentence and decision.to_json()["candidate"]["injected"]
+    with pytest.raises(ConfigError, match="planted faults"):
+        decide(GOOD, baseline=damaged)
+
+
+def test_a_guard_for_a_suite_that_nobody_answered_is_a_mistake():
+    with pytest.raises(ConfigError, match="guards suite 'tols'"):
+        decide(GOOD, policy=POLICY.model_copy(update={"guard_points_by_suite": {"tols": 3.0}}))
+
+
+# clusters
+
+
+def test_pooled_clusters_are_prefixes_of_one_family():
+    """`p0` of two families is two prefixes; all of one prefix lost is one event."""
+    together = [
+        pair(name, i, 1.0, 0.0 if i < 12 and name == "a" else 1.0, family=f"{name}f", cluster=f"p{i // 12}")
+        for name in "ab"
+        for i in range(96)
+    ]
+    decision = decide(together)
+    assert row(decision, "pooled").clusters == 16 and row(decision, "suite", "a").clusters == 8
+    assert row(decision, "suite", "a").p > 0.05
+    assert decision.verdict == "INCONCLUSIVE"
+
+
+def test_few_clusters_say_so():
+    pairs = [pair("a", i, cluster=f"p{i % 3}") for i in range(200)]
+    assert "conditional on these 3 prefixes" in decide(pairs).sentence
+
+
+# codes, JSON, planning
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [([0, 3, 1, 4, 2], 2), ([0, 3, 1, 4], 4), ([0, 3, 1], 1), ([0, 3], 3), ([0, 0], 0), ([], 2), ([0, 9], 2)],
+)
+def test_precedence(codes, expected):
+    assert combine_exit_codes(codes) == expected
+
+
+def test_the_json_carries_what_the_sentence_and_the_exit_code_say():
+    decision = decide(suite("tasks", 80) + suite("formats", 60, 40))
+    document = json.loads(json.dumps(decision.to_json(), allow_nan=False))
+    assert document["schema"] == "evalsvc.decision/1"
+    assert (document["verdict"], document["exit_code"]) == (decision.verdict, decision.exit_code)
+    assert document["sentence"] == decision.sentence and document["policy"]["margin_points"] == 5.0
+    assert [r["scope"] for r in document["rows"]] == ["pooled", "suite", "family", "suite", "family"]
+    assert document["rows"][0]["lost"] == 40
+
+
+def test_smallest_provable_margin_of_the_demo():
+    best = smallest_provable({"tasks": 75, "tools": 53, "formats": 48})
+    assert round(100 * best["pooled"], 1) == 1.5 and round(100 * best["formats"], 1) == 5.3
+    assert "tiny 27.88 (margin 15.0, out of reach)" in provable_sentence({"tiny": 7}, POLICY)
+    assert "out of reach" not in provable_sentence({"tasks": 200}, POLICY)
+
+
+def test_the_gate_needs_neither_torch_nor_a_database():
+    import subprocess
+
+    code = "import sys, evalsvc.gate; print([m for m in ('torch', 'sqlalchemy', 'lm_eval') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
