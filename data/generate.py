@@ -286,7 +286,7 @@ def refraining() -> Iterator[tuple[dict[str, Any], Shots]]:
     for number, rng in plan("refraining"):
         prefix, names = prefix_id("refraining", number), rng.sample(sorted(TOOLS), 3)
         turns = [(m["user"], json.dumps(m["call"])) for m in (ask(t, rng) for t in rng.sample(names, 3))]
-        turns += [(questions.pop(), NO_TOOL) for _ in range(2)]
+        turns += [(questions.pop(), NO_TOOL)]
         turns += [(m["user"], json.dumps(m["call"])) for m in (ask(t, rng) for t in rng.sample(names, 2))]
         text = tools_text(names, True) + "".join(f"{user_turn(q)} {a}\n\n" for q, a in turns)
         asked = [questions.pop() for _ in range(PER_PREFIX["refraining"])]
