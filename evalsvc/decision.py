@@ -1,7 +1,7 @@
 """The one object that a gate's exit code, JSON, table and sentence are printed from. Proportions inside."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from evalsvc.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, EXIT_REGRESSED
@@ -14,6 +14,8 @@ EXIT_CODES = {
     "INCONCLUSIVE": EXIT_INCONCLUSIVE,
     "INVALID": EXIT_INVALID,
 }
+_JSON_NAMES = {"scope": "level", "lost": "b", "gained": "c"}
+_IN_POINTS = ("drop", "lower", "upper", "interval", "newcombe", "margin")
 _PRECEDENCE = (EXIT_ERROR, EXIT_INVALID, EXIT_REGRESSED, EXIT_INCONCLUSIVE, EXIT_PASS)
 
 
@@ -52,7 +54,7 @@ class Row:
     n: int
     lost: int
     gained: int
-    baseline_right: int
+    baseline_right: int | None
     errors_baseline: int
     errors_candidate: int
     drop: float | None = None
@@ -103,6 +105,22 @@ class Row:
             these = "this prefix" if self.clusters == 1 else f"these {self.clusters} prefixes"
             parts.append(f"conditional on {these} (or whatever its items share)")
         return "; ".join(parts)
+
+    @property
+    def remark(self) -> str:
+        """What stands beside the verdict word, in few words; empty when nothing."""
+        if self.note:
+            return self.note.split(":")[0]
+        if self.severity:
+            return self.severity
+        return "drop detected" if self.drop_detected else "saturated" if self.saturated else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as plain JSON: proportions become points, with `_points` in their keys."""
+        document = {_JSON_NAMES.get(name, name): getattr(self, name) for name in self.__dataclass_fields__}
+        for name in _IN_POINTS:
+            document[f"{name}_points"] = _points(document.pop(name))
+        return {**_plain(document), "remark": self.remark}
 
     @property
     def _adjusted(self) -> bool:
@@ -194,8 +212,11 @@ class Decision:
         return self.policy["alpha"]
 
     def to_json(self) -> dict[str, Any]:
-        """The decision as plain JSON; every drop, bound and margin is a proportion."""
-        return {"schema": SCHEMA, "exit_code": self.exit_code, **_plain(asdict(self))}
+        """The decision as plain JSON, drops and bounds in points (their keys say so)."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
+        document = {name: asdict(value) if is_dataclass(value) else value for name, value in fields.items()}
+        rows = [row.to_json() for row in self.rows]
+        return {"schema": SCHEMA, "exit_code": self.exit_code, **_plain(document), "rows": rows}
 
 
 def _plain(value: Any) -> Any:
@@ -204,6 +225,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     return value
+
+
+def _points(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_points(bound) for bound in value]
+    return None if value is None else 100 * value
 
 
 def format_points(proportion: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evalsvc.decision import AAResult, ArmFace, Decision, Row, combine_exit_codes, format_margin, format_points
-from evalsvc.errors import ConfigError
+from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
     check_aa,
     count_once,
@@ -20,10 +20,11 @@ from evalsvc.evidence import (
 from evalsvc.policy import Policy
 from evalsvc.release import POOLED, Judged, Outcome, judge, release
 from evalsvc.store.records import ArmRecord, Pair
-from evalsvc.verdict.measure import Measurement
+from evalsvc.verdict.measure import Measurement, measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
+from evalsvc.verdict.rule import Verdict, decide
 
-__all__ = ["AAResult", "Decision", "check_aa", "combine_exit_codes", "decide_gate", "smallest_provable"]
+__all__ = ["AAResult", "Decision", "check_aa", "combine_exit_codes", "decide_gate", "judge_counts", "smallest_provable"]
 
 
 def smallest_provable(n_by_suite: Mapping[str, int], alpha: float = 0.05) -> dict[str, float]:
@@ -103,6 +104,7 @@ def decide_gate(
         *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
         *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
         *([f"candidate is injected: {_injected(candidate)}"] if candidate.injected else []),
+        *([] if aa else ["no A/A check was run"]),
         *([] if differing or same_arm else ["no factor differs between these arms, though their fingerprints do"]),
     ]
     return Decision(
@@ -121,6 +123,37 @@ def decide_gate(
         pairing_verified=verified,
         aa=aa,
         rows=tuple(_in_order(verdict_rows, rows)),
+    )
+
+
+def judge_counts(lost: int, gained: int, items: int, policy: Policy) -> Row:
+    """Applies the policy's pooled margin to counts alone, of independent items.
+
+    Raises:
+        EvidenceError: There are no items.
+        ConfigError: Counts that no set of items can have.
+    """
+    if items == 0:
+        raise EvidenceError("no samples: 0 items carry no verdict")
+    try:
+        measured = measure_counts(lost, gained, items, alpha=policy.alpha)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    counts = {"items": items, "n": items, "lost": lost, "gained": gained}
+    blank = Row(scope="pooled", baseline_right=None, errors_baseline=0, errors_candidate=0, **counts)
+    return _with_verdict(_with_numbers(blank, measured), decide(measured, policy.margin))
+
+
+def _with_verdict(row: Row, verdict: Verdict) -> Row:
+    return replace(
+        row,
+        p_adjusted=verdict.p,
+        margin=verdict.margin,
+        verdict=verdict.word,
+        severity=verdict.severity,
+        drop_detected=verdict.drop_detected,
+        saturated=verdict.saturated,
+        more_items=verdict.more_items,
     )
 
 
@@ -156,7 +189,7 @@ def _family_rows(pairs: Sequence[Pair], differing: Sequence[str], policy: Policy
             row,
             blind=bool(differing) and not seen,
             counted=any(id(pair) in chosen for pair in members),
-            note="" if any(id(pair) in chosen for pair in members) else "not counted: its items count elsewhere",
+            note="" if any(id(pair) in chosen for pair in members) else "not counted: its items count in another row",
         )
         rows.append(_with_numbers(row, measure_pairs(members, policy.alpha)))
     return rows
@@ -218,18 +251,12 @@ def _verdict_row(
     if verdict.floor:
         note = "floor: the baseline is so low that it cannot lose the margin"
     if word != "INVALID" and worst[key].verdict.word != word:
-        word, note = "INCONCLUSIVE", f"unanswered items could make it {worst[key].verdict.word}"
-    return replace(
-        _with_numbers(row, seen[key].measured),
-        p_adjusted=verdict.p,
-        margin=verdict.margin,
-        verdict="INVALID" if faulty else word,
-        severity=verdict.severity if word == "REGRESSED" and not faulty else None,
-        drop_detected=verdict.drop_detected and word == "PASS" and not faulty,
-        saturated=verdict.saturated,
-        more_items=verdict.more_items if word == "INCONCLUSIVE" and not faulty else None,
-        note=note,
-    )
+        word, note = "INCONCLUSIVE", f"unanswered items: could become {worst[key].verdict.word}"
+    row = replace(_with_verdict(_with_numbers(row, seen[key].measured), verdict), note=note)
+    if faulty or word != verdict.word:  # what belonged to the other word goes with it
+        word = "INVALID" if faulty else word
+        row = replace(row, verdict=word, severity=None, drop_detected=False, more_items=None)
+    return row
 
 
 def _sentence(outcome: Outcome, rows: Mapping[str, Row], candidate: ArmRecord, policy: Policy, same_arm: bool) -> str:

@@ -366,8 +366,8 @@ def test_the_json_carries_what_the_sentence_and_the_exit_code_say():
     assert document["schema"] == "evalsvc.decision/1"
     assert (document["verdict"], document["exit_code"]) == (decision.verdict, decision.exit_code)
     assert document["sentence"] == decision.sentence and document["policy"]["margin_points"] == 5.0
-    assert [r["scope"] for r in document["rows"]] == ["pooled", "suite", "family", "suite", "family"]
-    assert document["rows"][0]["lost"] == 40
+    assert [r["level"] for r in document["rows"]] == ["pooled", "suite", "family", "suite", "family"]
+    assert (document["rows"][0]["b"], document["rows"][0]["margin_points"]) == (40, 5.0)
 
 
 def test_smallest_provable_margin_of_the_demo():
