@@ -1,0 +1,61 @@
+"""`evalsvc run`: an experiment from its file to a table of verdicts."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import DEFAULT_DB, Db, Json
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment file (YAML).")],
+    gate: Annotated[
+        str | None, typer.Option("--gate", metavar="POLICY", help="Policy file; its verdicts set the exit code.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start another run even if this one exists.")] = False,
+    families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
+    db: Db = DEFAULT_DB,
+    json: Json = False,
+) -> None:
+    """Answer every item under every arm, and compare the arms with the baseline.
+
+    Continues the latest unfinished run of the same experiment; a finished one is printed again and computes nothing.
+    Exits 0 once all arms ran; with --gate, as `evalsvc gate` over all candidates.
+    """
+    from pathlib import Path
+
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.progress import TerminalReporter
+    from evalsvc.cli.run_report import decide_run, render_arms, run_document
+    from evalsvc.execution import execute, prepare
+    from evalsvc.gate import combine_exit_codes, provable_sentence
+    from evalsvc.policy import Policy, load_policy
+    from evalsvc.store.lock import run_lock
+    from evalsvc.store.session import open_store
+
+    prepared = prepare(Path(file))
+    named = prepared.experiment.policy
+    if gate is not None:
+        policy = load_policy(gate)
+    else:
+        policy = Policy(name="default") if named is None else load_policy(prepared.base_dir / named)
+    database_path = Path(db)
+    if "://" not in db and db == DEFAULT_DB:
+        database_path.parent.mkdir(parents=True, exist_ok=True)
+    with TerminalReporter() as report:
+        report.note(provable_sentence(prepared.items_by_suite(), policy))
+        with run_lock(db), open_store(db, create=True) as store:
+            run_id = execute(prepared, store, report, new=new)
+            decisions = decide_run(store, run_id, policy)
+    code = combine_exit_codes(decision.exit_code for decision in decisions)
+    with open_store(db, read_only=True) as store:
+        if json:
+            print_json(run_document(store, run_id, decisions, code))
+        else:
+            from evalsvc.cli.tables import render_decisions
+
+            console = stdout_console()
+            console.print(render_decisions(decisions, families=families))
+            console.print(render_arms(store, run_id))
+    if gate is not None:
+        raise typer.Exit(code)

@@ -1,0 +1,141 @@
+"""What a run says at its end: decisions, and what was measured of each arm."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from evalsvc.cli.common import one_line
+from evalsvc.cli.deciding import decide_stored, stored_aa
+from evalsvc.decision import Decision, format_points
+from evalsvc.policy import Policy
+from evalsvc.store import queries
+from evalsvc.store.records import ArmRecord
+from evalsvc.store.session import Store
+from evalsvc.store.writer import save_decision
+
+MIB = 2**20
+
+
+def decide_run(store: Store, run_id: int, policy: Policy) -> list[Decision]:
+    """Decides about every candidate of a run and stores the decisions."""
+    arms = queries.arms(store, run_id)
+    baseline = next(arm for arm in arms if arm.name == arm.baseline)
+    decisions = []
+    for arm in arms:
+        if arm.id != baseline.id:
+            decision = decide_stored(store, baseline, arm, policy)
+            save_decision(
+                store, baseline.id, arm.id, policy.sha256, decision.verdict, decision.exit_code, decision.to_json()
+            )
+            decisions.append(decision)
+    return decisions
+
+
+def measured_arms(store: Store, run_id: int) -> list[dict[str, Any]]:
+    """Per arm (the A/A last): time in seconds, tokens, mean KL and bytes per stage. Unknown is None."""
+    arms = queries.arms(store, run_id)
+    again = queries.aa_of(store, run_id)
+    return [_measured(store, arm) for arm in (*arms, *([again] if again else []))]
+
+
+def _measured(store: Store, arm: ArmRecord) -> dict[str, Any]:
+    totals = queries.arm_totals(store, arm.id)
+    stages = {}
+    for stage in ("prefill", "decode"):
+        proof, probe = (arm.proof or {}).get(stage, {}), (arm.probe or {}).get(stage, {})
+        weights, kv = proof.get("weights", {}), proof.get("kv", {})
+        stages[stage] = {
+            "formats": {key: arm.stages[stage][key] for key in ("weights", "kv")},
+            "kl_mean": probe.get("kl_mean"),
+            "weight_format_bytes": weights.get("format_bytes"),
+            "weight_resident_bytes": weights.get("resident_bytes"),
+            "kv_bytes_per_token": kv.get("bytes_per_token"),
+            "kv_resident_bytes": kv.get("resident_bytes"),
+        }
+    return {
+        "address": arm.address,
+        "aa": arm.run_kind == "aa",
+        "injected": arm.injected,
+        "proof": arm.proof_status,
+        "batches": (arm.proof or {}).get("batches"),
+        "seconds": totals.seconds,
+        "prompt_tokens": totals.prompt_tokens,
+        "answer_tokens": totals.answer_tokens,
+        "errors": totals.errors,
+        "stages": stages,
+    }
+
+
+def render_arms(store: Store, run_id: int) -> RenderableType:
+    """What each arm is, by measurement, and the A/A check."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("arm", overflow="fold", min_width=10)
+    table.add_column("stage", no_wrap=True)
+    for name in ("KL", "weights MiB", "in memory", "KV B/token", "pool MiB"):
+        table.add_column(name, justify="right")
+    table.add_column("tokens", justify="right")
+    for arm in measured_arms(store, run_id):
+        table.add_section()
+        name = Text(one_line(arm["address"]), "bold")
+        name.append(" again (A/A)" if arm["aa"] else " [injected]" if arm["injected"] else "", "bold magenta")
+        tokens = "" if arm["answer_tokens"] is None else f"{arm['answer_tokens']:,}"
+        for stage, held in arm["stages"].items():
+            table.add_row(
+                name if stage == "prefill" else Text(""),
+                Text(stage),
+                *(Text(cell) for cell in _stage_cells(held)),
+                Text(tokens if stage == "prefill" else ""),
+            )
+    lines = [
+        "KL: mean divergence of next-token distributions from the baseline's over a fixed text, each stage alone, in nats",
+        "weights MiB and KV B/token: bytes of the plan's own format; in memory and pool: what this process held",
+        _aa_line(store, run_id),
+    ]
+    return Group(table, *(Text(line, "dim") for line in lines))
+
+
+def _stage_cells(held: dict[str, Any]) -> list[str]:
+    kl = held["kl_mean"]
+    return [
+        "" if kl is None else "0" if kl == 0 else f"{kl:.2g}",
+        *(_mib(held[key]) for key in ("weight_format_bytes", "weight_resident_bytes")),
+        "" if held["kv_bytes_per_token"] is None else f"{held['kv_bytes_per_token']:,.0f}",
+        _mib(held["kv_resident_bytes"]),
+    ]
+
+
+def _mib(count: int | None) -> str:
+    return "" if count is None else f"{count / MIB:,.0f}"
+
+
+def _aa_line(store: Store, run_id: int) -> str:
+    check = stored_aa(store, run_id)
+    if check is None:
+        return "A/A: not run"
+    again = queries.aa_of(store, run_id)
+    first = next(arm for arm in queries.arms(store, run_id) if again and arm.name == again.name)
+    ours, theirs = ((arm.proof or {}).get("batches", {}) if arm else {} for arm in (first, again))
+    differed = "other order and batches" if ours.get("sha256") != theirs.get("sha256") else "the SAME batches"
+    sizes = [f"{held['mean_requests']:.1f}" if held.get("mean_requests") else "?" for held in (ours, theirs)]
+    return (
+        f"A/A: the baseline again, {differed} (mean {sizes[0]} against {sizes[1]} requests a batch): "
+        f"{check.lost} lost, {check.gained} gained of {check.n}, discordance {format_points(check.discordance)} points"
+        + (", CHECK FAILED" if check.failed else "")
+    )
+
+
+def run_document(store: Store, run_id: int, decisions: Sequence[Decision], exit_code: int) -> dict[str, Any]:
+    """A run as one JSON document."""
+    check = stored_aa(store, run_id)
+    return {
+        "schema": "evalsvc.run/1",
+        "run": run_id,
+        "exit_code": exit_code,
+        "decisions": [decision.to_json() for decision in decisions],
+        "arms": measured_arms(store, run_id),
+        "aa": None if check is None else {"lost": check.lost, "gained": check.gained, "n": check.n, "p": check.p},
+    }

@@ -1,0 +1,154 @@
+"""An experiment file: which model, which arms, which suites. Read once, then frozen."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from evalsvc.engine.precision import PrecisionPlan, parse_plan
+from evalsvc.errors import ConfigError, EvalsvcError
+from evalsvc.suites.spec import SuiteSpec
+from evalsvc.yamlfile import read_model
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=60)]
+SMALL_MODEL = "SmolLM2-135M-Instruct"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ArmConfig(_Frozen):
+    """One arm.
+
+    Attributes:
+        plan: Plan text.
+        calibration: File of prompts for calibrated KV scales.
+        inject: Named faults and their factors; the arm is marked as injected everywhere.
+    """
+
+    plan: str
+    calibration: str | None = None
+    inject: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
+
+    @field_validator("plan")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        try:
+            parse_plan(text)
+        except EvalsvcError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    @property
+    def parsed(self) -> PrecisionPlan:
+        """The plan."""
+        return parse_plan(self.plan)
+
+
+class NoiseConfig(_Frozen):
+    """The A/A check: the baseline a second time, in another order and in batches of another size."""
+
+    batch: int = Field(default=11, ge=1)
+
+
+class Experiment(_Frozen):
+    """An experiment file.
+
+    Attributes:
+        name: What `ls` calls its runs.
+        model: A model directory, or `SmolLM2-135M-Instruct` for the small one in the cache.
+        arms: Name to arm, in the order in which they run (the baseline always runs first).
+        baseline: Name of the arm that the others are compared with.
+        suites: What is asked.
+        policy: Policy for the printed table; `--gate` overrides it.
+        score_through: Stage that scores log-likelihood items; `auto` asks both when decode formats differ.
+        probe: Text whose next-token distributions are compared with the baseline's, stage by stage.
+        aa: The check of the baseline against itself; null leaves it out.
+        seed: Of the order in which items are asked.
+        threads: Torch threads. One thread makes every answer independent of its batch.
+        batch: Most requests side by side.
+        kv_tokens: Tokens in each stage's KV pool.
+    """
+
+    name: Name
+    model: str
+    arms: dict[Name, ArmConfig]
+    baseline: Name
+    suites: list[SuiteSpec] = Field(min_length=1)
+    policy: str | None = None
+    score_through: Literal["auto", "prefill", "decode", "both"] = "auto"
+    probe: str | None = None
+    aa: NoiseConfig | None = NoiseConfig()
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=1, ge=1, le=256)
+    batch: int = Field(default=32, ge=1, le=4096)
+    kv_tokens: int = Field(default=16384, ge=16)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Experiment":
+        if self.baseline not in self.arms:
+            raise ValueError(f"baseline '{self.baseline}' is none of the arms {', '.join(self.arms)}")
+        if len(self.arms) < 2:
+            raise ValueError("an experiment needs a baseline and at least one candidate")
+        if self.arms[self.baseline].inject:
+            raise ValueError(f"baseline '{self.baseline}' has an injected fault; only a candidate may")
+        names = [suite.name for suite in self.suites]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two suites have one name: {', '.join(names)}")
+        return self
+
+    @property
+    def arms_in_order(self) -> list[str]:
+        """Baseline first, then the candidates."""
+        return [self.baseline, *(name for name in self.arms if name != self.baseline)]
+
+    @property
+    def throughs(self) -> tuple[str, ...]:
+        """Stages that score log-likelihood items."""
+        if self.score_through == "auto":
+            base = self.arms[self.baseline]
+            differs = any(
+                arm.parsed.decode != base.parsed.decode or "decode_k_scale" in arm.inject for arm in self.arms.values()
+            )
+            return ("prefill", "decode") if differs else ("prefill",)
+        return ("prefill", "decode") if self.score_through == "both" else (self.score_through,)
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Reads an experiment file.
+
+    Raises:
+        ConfigError: One sentence with file, line and key.
+    """
+    return read_model(path, Experiment)
+
+
+def model_directory(experiment: Experiment, base_dir: Path, cache: Path) -> Path:
+    """The model's directory; the small model is decoded into the cache on first use.
+
+    Raises:
+        ConfigError: No such directory.
+        EngineError: The small model's package is missing or altered.
+    """
+    if experiment.model == SMALL_MODEL:
+        from evalsvc.engine.checkpoint.small_model import prepare
+
+        return prepare(cache)
+    path = base_dir / Path(experiment.model).expanduser()
+    if not path.is_dir():
+        raise ConfigError(f"model {path}: no such directory; give a model directory or `{SMALL_MODEL}`")
+    return path
+
+
+def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]]) -> str:
+    """Hash of what an experiment asks of whom.
+
+    Args:
+        experiment: The file. Batch size and pool size are left out: they change no answer.
+        asked: Key of everything that an arm answers.
+    """
+    kept = experiment.model_dump(exclude={"batch", "kv_tokens", "policy", "aa", "probe", "model"})
+    return hashlib.sha256(json.dumps([kept, asked], sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()

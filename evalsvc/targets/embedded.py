@@ -1,0 +1,124 @@
+"""The embedded engine as a target: facts before the first item, answers, probe and proof."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evalsvc.engine.arm import ArmSpec
+from evalsvc.engine.calibration import scales_hash
+from evalsvc.engine.checkpoint.directory import Checkpoint
+from evalsvc.engine.engine import Engine, source_version
+from evalsvc.engine.requests import Answer, Request, RequestFailure
+from evalsvc.targets.base import ArmFacts
+
+PROBE_TOKENS = 64  # of each passage
+
+
+class EmbeddedTarget:
+    """Serves the arms of one experiment on this machine."""
+
+    def __init__(
+        self,
+        model: Path,
+        arms: Mapping[str, ArmSpec],
+        *,
+        threads: int,
+        batch: int,
+        kv_tokens: int,
+        cache: Path | None,
+    ):
+        """Sets torch's thread count for this process; reads the model's hashes, not yet its weights.
+
+        Raises:
+            EvalsvcError: A model, plan or fault that cannot be served.
+        """
+        torch.set_num_threads(threads)
+        self.threads = threads
+        self.engine = Engine(Checkpoint(model), arms, kv_tokens=kv_tokens, max_batch=batch, cache=cache)
+        self._probed: dict[tuple[str, ...], dict[str, list[Tensor]]] = {}
+
+    def facts(self, arm: str) -> ArmFacts:
+        """What is known before item 1. Runs a calibration when its scales are not in the cache."""
+        spec, hashes = self.engine.specs[arm], self.engine.hashes
+        scales = self.engine.scales(arm)
+        sha256 = None if scales is None else scales_hash(scales)
+        stages = {}
+        for name, plan in (("prefill", spec.plan.prefill), ("decode", spec.plan.decode)):
+            fault = spec.inject.get(f"{name}_k_scale")
+            stages[name] = {
+                "weights": str(plan.weights),
+                "kv": str(plan.kv),
+                "checkpoint": hashes["checkpoint"],
+                "scales": sha256 if plan.kv.calibrated else None,
+                "fault": None if fault is None else {"k_scale": fault},
+            }
+        details = {
+            "tokenizer": hashes["tokenizer"],
+            "engine": source_version(),
+            "device": f"cpu:{torch.backends.cpu.get_cpu_capability()}",
+            "kernels": "torch",
+            "threads": self.threads,
+            "calibration": None if spec.calibration is None else _sha256(spec.calibration.read_bytes()),
+        }
+        known = json.dumps([str(spec.plan), stages, spec.inject, details], sort_keys=True)
+        return ArmFacts(
+            name=arm,
+            fingerprint=_sha256(known.encode()),
+            plan=str(spec.plan),
+            stages=stages,
+            injected=dict(spec.inject),
+            details=details,
+        )
+
+    def submit(self, arm: str, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+        """Answers in the order in which they finish."""
+        return self.engine.answer(requests, arm)
+
+    def proof(self, arm: str) -> dict[str, Any]:
+        """What the engine measured of the arm."""
+        return self.engine.proof(arm)
+
+    def release(self, arm: str) -> None:
+        """Lets go of the arm's stages."""
+        self.engine.release(arm)
+
+    def distributions(self, arm: str, passages: Sequence[str], *, together: bool = True) -> dict[str, list[Tensor]]:
+        """Logits of fixed passages through each stage alone.
+
+        Args:
+            arm: Whose stages.
+            passages: Texts; the first PROBE_TOKENS tokens of each.
+            together: All in one batch, or one after the other (an A/A wants another composition).
+
+        Returns:
+            Per stage one tensor a passage. Shape: (tokens, vocabulary).
+        """
+        ids = [self.engine.text.encode(text)[:PROBE_TOKENS] for text in passages]
+        groups = [ids] if together else [[one] for one in ids]
+        return {
+            stage: [row for group in groups for row in self.engine.batch_logits(group, arm, stage)]
+            for stage in ("prefill", "decode")
+        }
+
+
+def kl_by_stage(baseline: Mapping[str, list[Tensor]], arm: Mapping[str, list[Tensor]]) -> dict[str, dict[str, float]]:
+    """KL(baseline || arm) of next-token distributions, in nats, per stage: mean, largest, and how many tokens."""
+    found = {}
+    for stage, passages in baseline.items():
+        kls = torch.cat([_kl(ours, theirs) for ours, theirs in zip(passages, arm[stage], strict=True)])
+        found[stage] = {"kl_mean": float(kls.mean()), "kl_max": float(kls.max()), "tokens": len(kls)}
+    return found
+
+
+def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    p, q = (torch.log_softmax(logits.double(), dim=-1) for logits in (p_logits, q_logits))
+    return (p.exp() * (p - q)).sum(dim=-1)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
