@@ -62,6 +62,11 @@ class Arm:
         self._batches = 0
         self._members = 0
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model knows."""
+        return self.prefill.weights.model.config.vocab_size
+
     def note_batch(self, ids: Iterable[str]) -> None:
         """Notes which requests one forward served."""
         members = list(ids)

@@ -14,7 +14,7 @@ from .kv.pool import PAGE, PoolFull
 from .kv.pool import Sequence as KVSequence
 from .requests import FinishReason, GenerateRequest, GenerateResult, RequestFailure, Timings
 from .scheduler import Scheduler
-from .text import Text, cut_at_stop, hash_ids
+from .text import Text, cut_at_stop, foreign_id, hash_ids
 
 
 @dataclass
@@ -44,8 +44,12 @@ def generate(
     scheduler = Scheduler(arm.decode.pool.n_pages, max_batch)
     jobs: dict[int, _Running] = {}
     for key, request in enumerate(requests):
-        prompt = text.encode(request.prompt)
-        problem = _problem(request, prompt, max_length)
+        try:
+            prompt = text.encode(request.prompt)
+        except EngineError as error:
+            yield RequestFailure(id=request.id, error="bad_request", message=str(error))
+            continue
+        problem = _problem(request, prompt, max_length, arm.vocabulary)
         if problem is None and not scheduler.submit(key, -(-(len(prompt) + request.max_tokens) // PAGE)):
             problem = (
                 "pool",
@@ -55,28 +59,36 @@ def generate(
             yield RequestFailure(id=request.id, error=problem[0], message=problem[1])
             continue
         jobs[key] = _Running(request, prompt, text.shared_tokens(prompt, request.shared_prefix), perf_counter())
-    while scheduler.busy:
-        admitted = {key: jobs[key] for key in scheduler.admit()}
-        logits: Sequence[tuple[int, Tensor | EngineError]]
-        if admitted:
-            logits = _start(arm, admitted)
-        else:
-            running = {key: jobs[key] for key in scheduler.running}
-            arm.note_batch(job.request.id for job in running.values())
-            rows = arm.decode.step([j.pages for j in running.values()], [j.generated[-1] for j in running.values()])
-            logits = list(zip(running, rows, strict=True))
-        for key, row in logits:
-            result = _advance(jobs[key], row, text)
-            if result is not None:
-                arm.decode.pool.free(jobs[key].pages)
-                scheduler.finish(key)
-                del jobs[key]
-                yield result
+    try:
+        while scheduler.busy:
+            for key, row in _step(arm, scheduler, jobs):
+                result = _advance(jobs[key], row, text)
+                if result is not None:
+                    arm.decode.pool.free(jobs.pop(key).pages)
+                    scheduler.finish(key)
+                    yield result
+    finally:  # the caller may stop listening at any answer
+        for job in jobs.values():
+            arm.decode.pool.free(job.pages)
 
 
-def _problem(request: GenerateRequest, prompt: list[int], max_length: int) -> tuple[str, str] | None:
+def _step(arm: Arm, scheduler: Scheduler, jobs: dict[int, _Running]) -> list[tuple[int, Tensor | EngineError]]:
+    """One forward: newly admitted prompts when there are any, else the next token of all that run."""
+    admitted = {key: jobs[key] for key in scheduler.admit()}
+    if admitted:
+        return _start(arm, admitted)
+    running = {key: jobs[key] for key in scheduler.running}
+    arm.note_batch(job.request.id for job in running.values())
+    rows = arm.decode.step([j.pages for j in running.values()], [j.generated[-1] for j in running.values()])
+    return list(zip(running, rows, strict=True))
+
+
+def _problem(request: GenerateRequest, prompt: list[int], max_length: int, vocabulary: int) -> tuple[str, str] | None:
     if not prompt:
         return "bad_request", "the prompt is empty"
+    foreign = foreign_id(prompt, vocabulary)
+    if foreign is not None:
+        return "bad_request", foreign
     if request.max_tokens < 1:
         return "bad_request", "max_tokens must be at least 1"
     if any(not stop for stop in request.stop):
@@ -99,11 +111,14 @@ def _start(arm: Arm, admitted: dict[int, _Running]) -> list[tuple[int, Tensor | 
         half = len(keys) // 2
         parts = (keys[:half], keys[half:])
         return [entry for part in parts for entry in _start(arm, {key: admitted[key] for key in part})]
-    for job, sequence in zip(admitted.values(), sequences, strict=True):
-        job.admitted = now
-        job.pages = handoff(arm.prefill.pool, sequence, arm.decode.pool)
-        arm.prefill.pool.free(sequence)
-        job.first_token = perf_counter()
+    try:
+        for job, sequence in zip(admitted.values(), sequences, strict=True):
+            job.admitted = now
+            job.pages = handoff(arm.prefill.pool, sequence, arm.decode.pool)
+            job.first_token = perf_counter()
+    finally:
+        for sequence in sequences:
+            arm.prefill.pool.free(sequence)
     return list(zip(admitted, logits, strict=True))
 
 

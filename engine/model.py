@@ -26,12 +26,9 @@ def check_served(config: Any) -> None:
     """Refuses by name what the engine would answer wrongly.
 
     Raises:
-        CapabilityError: An architecture, rope type, attention window or stored quantization that is not served.
+        CapabilityError: A rope type, attention window or stored quantization that is not served.
     """
     model_type = config.model_type
-    if model_type not in SERVED_MODEL_TYPES:
-        served = ", ".join(SERVED_MODEL_TYPES)
-        raise CapabilityError(f"architecture {model_type!r} is not served yet; served: {served}")
     if getattr(config, "quantization_config", None) is not None:
         raise CapabilityError(
             "the checkpoint is already quantized (quantization_config); give the bf16 or fp32 original"
@@ -43,6 +40,20 @@ def check_served(config: Any) -> None:
     rope_type = rope.get("rope_type", "default")
     if rope_type not in SERVED_ROPE_TYPES:
         raise CapabilityError(f"rope type {rope_type!r} is not served yet; served: {', '.join(SERVED_ROPE_TYPES)}")
+
+
+def _read_config(checkpoint: Checkpoint) -> Any:
+    model_type = checkpoint.config.get("model_type")
+    if model_type not in SERVED_MODEL_TYPES:
+        served = ", ".join(SERVED_MODEL_TYPES)
+        raise CapabilityError(f"model {checkpoint.path}: architecture {model_type!r} is not served; served: {served}")
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+    except Exception as error:  # transformers validates fields with errors of several kinds
+        reason = " ".join(str(error).split())
+        raise EngineError(f"model {checkpoint.path}: config.json cannot be used ({reason})") from None
+    check_served(config)
+    return config
 
 
 class WeightSet:
@@ -65,8 +76,7 @@ class WeightSet:
         """
         self.fmt = fmt
         self.dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
-        config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
-        check_served(config)
+        config = _read_config(checkpoint)
         config._attn_implementation = ATTENTION_NAME
         with torch.device("meta"):
             self.model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=self.dtype)
@@ -97,8 +107,9 @@ class WeightSet:
             elif leaf == "bias" and f"{owner}.weight" in linear_of and owner != "lm_head":
                 biases[owner] = tensor
             else:
-                held = shared.setdefault(name, tensor.to(self.dtype).clone())
-                self._set(name, held)
+                if name not in shared:
+                    shared[name] = tensor.to(self.dtype).clone()
+                self._set(name, shared[name])
         self._tie(expected, seen, checkpoint)
         for layer in list(weights):
             fmt_layer = PlanLinear(weights.pop(layer), biases.get(layer), self.fmt, layer)

@@ -14,6 +14,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from evalsvc.errors import EngineError
+
 from .arm import Arm
 from .batch import Chunk
 from .kv.handoff import handoff
@@ -21,7 +23,7 @@ from .kv.pool import PoolFull
 from .kv.pool import Sequence as KVSequence
 from .requests import RequestFailure, ScoreRequest, ScoreResult, Timings
 from .stage import Stage
-from .text import Text, hash_ids
+from .text import Text, foreign_id, hash_ids
 
 
 @dataclass
@@ -43,9 +45,13 @@ def score(
     """Scores requests in groups; arguments as in `generate`."""
     jobs: dict[str, list[_Job]] = {"prefill": [], "decode": []}
     for request in requests:
-        pairs = [text.encode_pair(request.context, c) for c in request.continuations]
-        context = pairs[0][0] if pairs else text.encode(request.context)
-        problem = _problem(request, context, [c for _, c in pairs], max_length)
+        try:
+            pairs = [text.encode_pair(request.context, c) for c in request.continuations]
+            context = pairs[0][0] if pairs else text.encode(request.context)
+        except EngineError as error:
+            yield RequestFailure(id=request.id, error="bad_request", message=str(error))
+            continue
+        problem = _problem(request, context, [c for _, c in pairs], max_length, arm.vocabulary)
         if problem is not None:
             yield RequestFailure(id=request.id, error=problem[0], message=problem[1])
             continue
@@ -57,13 +63,18 @@ def score(
             yield from _score_group(arm, waiting[start : start + max_batch], through)
 
 
-def _problem(request: ScoreRequest, context: list[int], continuations: list[list[int]], max_length: int):
+def _problem(
+    request: ScoreRequest, context: list[int], continuations: list[list[int]], max_length: int, vocabulary: int
+) -> tuple[str, str] | None:
     if request.through not in ("prefill", "decode"):
         return "bad_request", f"through must be prefill or decode, not {request.through!r}"
     if not context:
         return "bad_request", "the context is empty"
     if not continuations or not all(continuations):
         return "bad_request", "a continuation has no token of its own"
+    foreign = foreign_id([*context, *(i for c in continuations for i in c)], vocabulary)
+    if foreign is not None:
+        return "bad_request", foreign
     longest = len(context) + max(len(c) for c in continuations)
     if longest > max_length:
         return "too_long", f"{longest} tokens of context and continuation exceed the {max_length} served"
@@ -79,6 +90,9 @@ def _score_group(arm: Arm, jobs: list[_Job], through: str) -> Iterator[ScoreResu
         _through_prefill(arm, jobs) if through == "prefill" else _through_decode(arm, jobs)
     except PoolFull as error:
         if len(jobs) == 1:
+            if arm.prefill.prefixes.drop_all():
+                yield from _score_group(arm, jobs, through)
+                return
             yield RequestFailure(id=jobs[0].request.id, error="pool", message=str(error))
             return
         half = len(jobs) // 2
@@ -101,7 +115,7 @@ def _through_prefill(arm: Arm, jobs: list[_Job]) -> None:
                     forks.append(stage.pool.fork(contexts[i]))
                     chunks.append(Chunk(forks[-1], continuation[:-1], len(continuation) - 1))
                 owners.append((i, continuation))
-        rest = iter(stage.forward(chunks) if chunks else torch.empty(0))
+        rest = stage.rows(chunks)
         for i, continuation in owners:
             rows = torch.stack([logits[i], *(next(rest) for _ in continuation[1:])])
             _add(jobs[i], rows, continuation)
@@ -126,7 +140,8 @@ def _through_decode(arm: Arm, jobs: list[_Job]) -> None:
         first = stage.step(held, [job.context[-1] for job in jobs])
         owners = [(i, c) for i, job in enumerate(jobs) for c in job.continuations]
         rows = [[first[i]] for i, _ in owners]
-        forks = [stage.pool.fork(held[i]) if len(c) > 1 else KVSequence() for i, c in owners]
+        for i, continuation in owners:
+            forks.append(stage.pool.fork(held[i]) if len(continuation) > 1 else KVSequence())
         for position in range(max(len(c) for _, c in owners) - 1):
             live = [n for n, (_, c) in enumerate(owners) if position < len(c) - 1]
             step = stage.step([forks[n] for n in live], [owners[n][1][position] for n in live])

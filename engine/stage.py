@@ -5,6 +5,7 @@ one token a sequence a step and reads only its own pool.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 import torch
@@ -118,10 +119,10 @@ class PrefillStage(Stage):
                 for ids, shared in prompts:
                     sequences.append(self._prefix(tuple(ids[:shared]), chunk) if shared else Sequence())
                 return sequences, self._compute(sequences, [ids for ids, _ in prompts], logits, chunk)
-            except PoolFull:
+            except BaseException as error:
                 for sequence in sequences:
                     self.pool.free(sequence)
-                if not self.prefixes.drop_all() or last_try:
+                if not isinstance(error, PoolFull) or last_try or not self.prefixes.drop_all():
                     raise
         raise AssertionError("unreachable")
 
@@ -131,7 +132,7 @@ class PrefillStage(Stage):
             held = Sequence()
             try:
                 self._compute([held], [ids], False, chunk)
-            except PoolFull:
+            except BaseException:
                 self.pool.free(held)
                 raise
             self.prefixes.put(ids, held)
@@ -163,6 +164,22 @@ class PrefillStage(Stage):
             if chunk.logits:
                 last[i] = next(rows)
         pending.clear()
+
+    def rows(self, chunks: Seq[Chunk], limit: int = 512) -> Iterator[Tensor]:
+        """Logits that the chunks ask for, row after row, at most `limit` tokens in one forward.
+
+        A caller that reduces rows as they come never holds the logits of everything.
+        """
+        group: list[Chunk] = []
+        room = limit
+        for chunk in chunks:
+            if group and room < len(chunk.tokens):
+                yield from self.forward(group)
+                group, room = [], limit
+            group.append(chunk)
+            room -= len(chunk.tokens)
+        if group:
+            yield from self.forward(group)
 
 
 class DecodeStage(Stage):

@@ -19,18 +19,26 @@ class Text:
     def __init__(self, path: Path, config_eos: int | list[int] | None):
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise EngineError(f"model {path}: the tokenizer cannot be loaded ({error})") from None
-        ids = [config_eos, self.tokenizer.eos_token_id]
-        if (path / "generation_config.json").is_file():
-            ids.append(GenerationConfig.from_pretrained(path).eos_token_id)
+            generation = (path / "generation_config.json").is_file() and GenerationConfig.from_pretrained(path)
+        except Exception as error:  # tokenizers raises bare Exception for a file of the wrong form
+            reason = str(error).partition("\n")[0]
+            raise EngineError(f"model {path}: the tokenizer cannot be loaded ({reason}); fetch it again") from None
+        ids = [config_eos, self.tokenizer.eos_token_id, generation.eos_token_id if generation else None]
         flat = [i for entry in ids for i in (entry if isinstance(entry, list) else [entry])]
         self.eos_ids = frozenset(i for i in flat if i is not None)
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
-        """Ids of a prompt; a beginning-of-sequence token that the text already spells is not doubled."""
+        """Ids of a prompt; a beginning-of-sequence token that the text already spells is not doubled.
+
+        Raises:
+            EngineError: Text that is not Unicode (half a surrogate pair).
+        """
         if not isinstance(prompt, str):
             return list(prompt)
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise EngineError(f"the text holds half a surrogate pair at character {error.start}") from None
         bos = self.tokenizer.bos_token
         return self.tokenizer.encode(prompt, add_special_tokens=not (bos and prompt.startswith(bos)))
 
@@ -79,6 +87,14 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
     """The text before the earliest stop string, or None when it holds none."""
     found = [at for at in (text.find(s) for s in stop) if at >= 0]
     return text[: min(found)] if found else None
+
+
+def foreign_id(ids: Sequence[int], vocabulary: int) -> str | None:
+    """What is wrong with the first id that a model of `vocabulary` tokens does not know; None when all are its own."""
+    for i in ids:
+        if not isinstance(i, int) or not 0 <= i < vocabulary:
+            return f"token id {i!r} is not one of the model's 0 to {vocabulary - 1}"
+    return None
 
 
 def hash_ids(ids: Sequence[int]) -> str:

@@ -13,14 +13,18 @@ _REBIAS = 2.0**120  # bf16 exponent bias 127 against e4m3 bias 7
 def quantize_e4m3(x: Tensor, scale: Tensor | float) -> Tensor:
     """Rounds `x / scale` to e4m3, saturating at +-448.
 
+    Infinity becomes NaN, never a plausible 448: what overflowed upstream has to be seen where logits are checked.
+
     Args:
-        x: Finite values. NaN stays NaN.
+        x: Any values. NaN stays NaN.
         scale: Broadcastable to `x`, positive.
 
     Returns:
         float8_e4m3fn tensor of the shape of `x`.
     """
-    return (x.float() / scale).clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    ratio = x.float() / scale
+    nothing = ratio * 0  # NaN where the ratio is not finite
+    return ratio.clamp_(-E4M3_MAX, E4M3_MAX).add_(nothing).to(torch.float8_e4m3fn)
 
 
 def dequantize_e4m3(codes: Tensor) -> Tensor:

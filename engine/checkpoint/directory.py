@@ -40,11 +40,14 @@ class Checkpoint:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
+            held = json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise EngineError(f"model {self.path}: {name} is missing; is this a model directory?") from None
         except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
             raise EngineError(f"model {self.path}: {name} cannot be read ({error}); fetch the model again") from None
+        if not isinstance(held, dict):
+            raise EngineError(f"model {self.path}: {name} is not a JSON object; fetch the model again")
+        return held
 
     def hashes(self) -> dict[str, str]:
         """sha256 of the weights (with config) and of the tokenizer (with chat template).
@@ -52,7 +55,9 @@ class Checkpoint:
         Raises:
             EngineError: A file differs from the manifest that was written when the directory was converted.
         """
-        manifest = self._json(MANIFEST)["files"] if (self.path / MANIFEST).is_file() else {}
+        manifest = self._json(MANIFEST).get("files") if (self.path / MANIFEST).is_file() else {}
+        if manifest is None:
+            raise EngineError(f"model {self.path}: {MANIFEST} lists no files; delete it or prepare the model again")
         digests = {name: _sha256(self.path / name) for name in self._hashed_files()}
         for name, expected in manifest.items():
             if digests.get(name) != expected:

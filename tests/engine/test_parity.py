@@ -43,7 +43,10 @@ def test_a_prompt_decoded_token_by_token_equals_transformers(pair):
 def test_a_prompt_in_chunks_equals_transformers(pair, size):
     engine, prompt, expected = pair
     stage, sequence = engine.arm().prefill, Sequence()
-    rows = [stage.forward([Chunk(sequence, prompt[i : i + size], len(prompt[i : i + size]))]) for i in range(0, LENGTH, size)]
+    rows = [
+        stage.forward([Chunk(sequence, prompt[i : i + size], len(prompt[i : i + size]))])
+        for i in range(0, LENGTH, size)
+    ]
     stage.pool.free(sequence)
     assert difference(torch.cat(rows), expected) <= TOLERANCE
 
