@@ -104,7 +104,6 @@ def decide_gate(
         *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
         *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
         *([f"candidate is injected: {_injected(candidate)}"] if candidate.injected else []),
-        *([] if aa else ["no A/A check was run"]),
         *([] if differing or same_arm else ["no factor differs between these arms, though their fingerprints do"]),
     ]
     return Decision(

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from evalsvc.errors import ConfigError
 from evalsvc.yamlfile import read_model
 
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
@@ -61,3 +62,17 @@ def load_policy(path: str | Path) -> Policy:
         ConfigError: One sentence with file, line and key.
     """
     return read_model(path, Policy)
+
+
+def typed_policy(**fields: object) -> Policy:
+    """A policy from flags.
+
+    Raises:
+        ConfigError: One sentence with the flag.
+    """
+    try:
+        return Policy(**fields)  # pyright: ignore[reportArgumentType]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        flag = str(first["loc"][0]).removesuffix("_points").replace("_", "-")
+        raise ConfigError(f"--{flag} {first['input']}: {first['msg'].lower()}") from None

@@ -1,0 +1,54 @@
+"""What the commands share: options, JSON on stdout, text that is never anything but text."""
+
+import json
+import sys
+import unicodedata
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEFAULT_DB = "results/evalsvc.sqlite"
+
+Db = Annotated[
+    str, typer.Option("--db", envvar="EVALSVC_DB", metavar="PATH", help="Database of the runs.", show_envvar=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+PolicyFile = Annotated[str, typer.Option("--policy", metavar="FILE", help="Policy file (YAML).")]
+
+
+def plain(text: str) -> str:
+    """Text that a terminal shows and does not obey: control and direction characters become `\\x1b`-like escapes."""
+    return "".join(
+        character if character == "\n" or unicodedata.category(character)[0] != "C" else _escaped(character)
+        for character in text
+    )
+
+
+def one_line(text: str) -> str:
+    """`plain` text on one line."""
+    return plain(" ".join(text.split()))
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def print_json(document: Any) -> None:
+    """Prints one JSON document: ASCII, so that no stored character reaches a terminal or breaks a line."""
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def stdout_console() -> "Console":
+    """Where tables go. Nothing that is printed is read as markup, emoji or a number to be coloured."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def note(message: str) -> None:
+    """One line to stderr, beside the result."""
+    print(one_line(message), file=sys.stderr)

@@ -1,0 +1,36 @@
+"""`evalsvc compare`: a look at two arms."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import DEFAULT_DB, Db, Json
+
+
+def compare(
+    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help="RUN:ARM, or ARM of its latest finished run.")],
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="As the baseline.")],
+    policy: Annotated[str | None, typer.Option(metavar="FILE", help="Policy file; else 1 point, guards 5.")] = None,
+    db: Db = DEFAULT_DB,
+    json: Json = False,
+) -> None:
+    """Show what a candidate lost and gained, by suite and family.
+
+    A look, not a gate: exits 0 whatever the verdict, 2 when the arms cannot be compared; stores nothing.
+    """
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.deciding import decide_stored
+    from evalsvc.policy import Policy, load_policy
+    from evalsvc.store.queries import resolve_arm
+    from evalsvc.store.session import open_store
+
+    rules = load_policy(policy) if policy else Policy(name="default", proof="declared")
+    with open_store(db, read_only=True) as store:
+        arms = resolve_arm(store, baseline), resolve_arm(store, candidate)
+        decision = decide_stored(store, *arms, rules)
+    if json:
+        print_json(decision.to_json())
+    else:
+        from evalsvc.cli.tables import render_decisions
+
+        stdout_console().print(render_decisions([decision], families=True))

@@ -1,0 +1,38 @@
+"""`evalsvc dashboard`: serves the pages over a database."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import DEFAULT_DB, Db, Json
+
+
+def dashboard(
+    db: Db = DEFAULT_DB,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 8501,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = False,
+    json: Json = False,
+) -> None:
+    """Serve the dashboard on this machine until interrupted."""
+    import subprocess
+    import sys
+
+    from evalsvc.cli.common import note, print_json
+    from evalsvc.dashboards.launch import streamlit_args
+    from evalsvc.errors import EXIT_ERROR
+    from evalsvc.store.session import open_store
+
+    open_store(db, read_only=True).close()  # a mistyped path is a sentence here, not a page later
+    url = f"http://127.0.0.1:{port}"
+    if json:
+        print_json({"schema": "evalsvc.dashboard/1", "url": url})
+        sys.stdout.flush()
+    note(f"dashboard: {url} (Ctrl-C stops it)")
+    streamlit = [sys.executable, *streamlit_args(db, port, headless=not browser)]
+    try:
+        code = subprocess.run(streamlit, check=False, stdout=subprocess.DEVNULL).returncode
+    except KeyboardInterrupt:
+        return
+    if code:
+        note(f"error: the dashboard stopped with code {code}; is port {port} taken?")
+        raise typer.Exit(EXIT_ERROR)

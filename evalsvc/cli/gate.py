@@ -1,0 +1,48 @@
+"""`evalsvc gate`: a policy applied to candidates, ending in an exit code."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import DEFAULT_DB, Db, Json, PolicyFile
+
+
+def gate(
+    policy: PolicyFile,
+    baseline: Annotated[str, typer.Option(metavar="ADDRESS", help="RUN:ARM, or ARM of its latest finished run.")],
+    candidate: Annotated[list[str], typer.Option(metavar="ADDRESS", help="As the baseline; may be given again.")],
+    families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
+    db: Db = DEFAULT_DB,
+    json: Json = False,
+) -> None:
+    """Decide whether candidates may replace the baseline, under a policy.
+
+    Exits 0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 INVALID, 2 for mistakes and errors; with several candidates the first
+    of 2, 4, 1, 3, 0 that occurs. Decisions are stored, and shown by the dashboard.
+    """
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.deciding import decide_stored
+    from evalsvc.gate import combine_exit_codes
+    from evalsvc.policy import load_policy
+    from evalsvc.store.queries import resolve_arm
+    from evalsvc.store.session import open_store
+    from evalsvc.store.writer import save_decision
+
+    rules = load_policy(policy)
+    with open_store(db) as store:
+        base = resolve_arm(store, baseline)
+        arms = [resolve_arm(store, address) for address in dict.fromkeys(candidate)]
+        decisions = [decide_stored(store, base, arm, rules) for arm in arms]
+        for arm, decision in zip(arms, decisions, strict=True):
+            save_decision(
+                store, base.id, arm.id, rules.sha256, decision.verdict, decision.exit_code, decision.to_json()
+            )
+    code = combine_exit_codes(decision.exit_code for decision in decisions)
+    if json:
+        documents = [decision.to_json() for decision in decisions]
+        print_json({"schema": "evalsvc.gate/1", "exit_code": code, "decisions": documents})
+    else:
+        from evalsvc.cli.tables import render_decisions
+
+        stdout_console().print(render_decisions(decisions, families=families))
+    raise typer.Exit(code)

@@ -1,0 +1,109 @@
+"""Runs and arms as tables for a terminal. Stored text is `Text`, never markup."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from evalsvc.cli.common import one_line
+from evalsvc.store.records import ArmRecord, ArmTotals, RunRecord
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        numeric = column in ("samples", "errors", "mean", "max", "tokens")
+        whole = numeric or column in ("run", "status", "started")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
+    return table
+
+
+def _add(table: Table, *cells: object) -> None:
+    table.add_row(*(Text("" if cell is None else one_line(str(cell))) for cell in cells))
+
+
+def render_runs(runs: Sequence[RunRecord]) -> RenderableType:
+    """One line a run."""
+    if not runs:
+        return Text("no runs yet; `evalsvc run FILE` makes one")
+    table = _table("run", "experiment", "status", "started", "arms", "samples", "errors")
+    for run in runs:
+        number = run.id if run.kind == "main" else f"{run.id}, A/A of {run.linked_run_id}"
+        started = run.created_at.replace("T", " ")[5:16]
+        _add(table, number, run.experiment, run.status, started, ", ".join(run.arms), f"{run.samples:,}", run.errors)
+    return table
+
+
+def render_run(run: RunRecord, arms: Sequence[ArmRecord]) -> RenderableType:
+    """A run and its arms."""
+    table = _table("arm", "status", "proof", "plan")
+    for arm in arms:
+        mark = " [injected]" if arm.injected else " (baseline)" if arm.name == run.baseline else ""
+        _add(table, arm.address + mark, arm.status, arm.proof_status or "none", arm.plan)
+    return Group(render_runs([run]), Text(""), table)
+
+
+def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
+    """What an arm is, what it answered, and what was measured of it."""
+    facts = _table("arm", arm.address)
+    injected = ", ".join(f"{name} {value}" for name, value in arm.injected.items())
+    seconds = None if totals.seconds is None else f"{totals.seconds:,.1f} s of work"
+    for name, value in (
+        ("run", f"{arm.run_id} ({arm.experiment}, {arm.run_kind}, {arm.run_status})"),
+        ("plan", arm.plan),
+        ("injected", injected),
+        ("status", arm.status),
+        ("samples", f"{totals.samples:,} of {arm.expected:,}, {totals.errors} errors, {totals.skipped} skipped"),
+        ("tokens", _tokens(totals)),
+        ("time", seconds),
+        ("fingerprint", arm.fingerprint),
+        ("proof", arm.proof_status or "none"),
+    ):
+        if value:
+            _add(facts, name, value)
+    parts: list[RenderableType] = [facts]
+    if arm.probe:
+        parts += [Text(""), _probe_table(arm.probe)]
+    if arm.proof:
+        parts += [Text(""), _proof_table(arm.proof)]
+    return Group(*parts)
+
+
+def _tokens(totals: ArmTotals) -> str | None:
+    if totals.prompt_tokens is None or totals.answer_tokens is None:
+        return None
+    return f"{totals.prompt_tokens:,} of prompts, {totals.answer_tokens:,} of answers"
+
+
+def _probe_table(probe: Mapping[str, Any]) -> Table:
+    """Divergence of the next-token distribution from the baseline's over a fixed text."""
+    table = _table("KL to baseline", "mean", "max", "tokens")
+    for stage, found in probe.items():
+        values = found if isinstance(found, Mapping) else {"kl_mean": found}
+        cells = [values.get(name) for name in ("kl_mean", "kl_max")]
+        _add(table, stage, *(f"{c:.3g}" if isinstance(c, float) else c for c in cells), values.get("tokens"))
+    return table
+
+
+def _proof_table(proof: Mapping[str, Any]) -> Table:
+    """What was measured, one line a fact, stages side by side."""
+    stages = [name for name, value in proof.items() if isinstance(value, Mapping)]
+    table = _table("measured", *stages)
+    facts = {stage: dict(_flat(proof[stage])) for stage in stages}
+    for name in dict.fromkeys(name for stage in stages for name in facts[stage]):
+        _add(table, name, *(facts[stage].get(name) for stage in stages))
+    for name, value in proof.items():
+        if name not in stages:
+            _add(table, name, value)
+    return table
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, entry in value.items():
+        if isinstance(entry, Mapping) and entry:
+            yield from _flat(entry, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", f"{entry:,}" if isinstance(entry, int) else f"{entry}"

@@ -1,0 +1,87 @@
+"""The command line: registers the commands and turns every error into one sentence and an exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+import typer
+
+from evalsvc.cli.common import one_line
+from evalsvc.errors import EXIT_ERROR, EvalsvcError
+
+INTERRUPTED = 130
+_UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which newer typer versions carry inside
+# order of the help page; each module has a function of its name
+COMMANDS = ("run", "gate", "compare", "verdict", "ls", "show", "dashboard", "model")
+
+_HELP = """Accuracy evaluation and regression verdicts for language-model precision plans.
+
+Exit codes: 0 PASS, 1 REGRESSED, 2 usage or error, 3 INCONCLUSIVE, 4 INVALID.
+"""
+
+
+def build_app() -> typer.Typer:
+    """All commands. Their modules import nothing heavy; what a command needs, it imports when called."""
+    app = typer.Typer(
+        help=_HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+
+    @app.callback()
+    def options(
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an unexpected error."),
+    ) -> None:
+        pass
+
+    for name in COMMANDS:
+        if find_spec(f"evalsvc.cli.{name}") is None:
+            continue
+        module = import_module(f"evalsvc.cli.{name}")
+        if isinstance(group := getattr(module, "app", None), typer.Typer):
+            app.add_typer(group, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one command and leaves with its exit code. Never 1 unless something REGRESSED."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    sys.exit(_run(arguments, debug))
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    try:
+        code = build_app()(arguments, prog_name="evalsvc", standalone_mode=False)
+        sys.stdout.flush()
+        if code == INTERRUPTED:  # newer typer versions turn Ctrl-C into this code themselves
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
+    except EvalsvcError as error:
+        return _say(str(error), error.exit_code, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted", INTERRUPTED, False)
+    except BrokenPipeError:  # the reader of our output left; there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except _UsageError as error:
+        error.show()  # pyright: ignore[reportAttributeAccessIssue]
+        return EXIT_ERROR
+    except Exception as error:
+        hint = "" if debug else "; --debug shows the traceback"
+        return _say(f"unexpected {type(error).__name__}: {error}{hint}", EXIT_ERROR, debug)
+
+
+def _say(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

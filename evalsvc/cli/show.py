@@ -1,0 +1,37 @@
+"""`evalsvc show`: one run, or one arm with its plan, proof, probe and counts."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import DEFAULT_DB, Db, Json
+
+
+def show(
+    address: Annotated[str, typer.Argument(help="RUN, RUN:ARM, or ARM of its latest finished run.")],
+    db: Db = DEFAULT_DB,
+    json: Json = False,
+) -> None:
+    """Show a run, or what an arm is and what was measured of it."""
+    from dataclasses import asdict
+
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.listing import render_arm, render_run
+    from evalsvc.store import queries
+    from evalsvc.store.session import open_store
+
+    with open_store(db, read_only=True) as store:
+        if address.isdecimal():
+            run = queries.run_record(store, int(address))
+            arms = queries.arms(store, run.id)
+            document = {"schema": "evalsvc.run/1", **asdict(run), "arms": [asdict(arm) for arm in arms]}
+            table = render_run(run, arms)
+        else:
+            arm = queries.resolve_arm(store, address)
+            totals = queries.arm_totals(store, arm.id)
+            document = {"schema": "evalsvc.arm/1", "address": arm.address, **asdict(arm), "totals": asdict(totals)}
+            table = render_arm(arm, totals)
+    if json:
+        print_json(document)
+    else:
+        stdout_console().print(table)

@@ -1,0 +1,162 @@
+"""Decisions as tables for a terminal. Stored names are `Text`, never markup."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from evalsvc.cli.common import one_line
+from evalsvc.decision import Decision, Row, format_margin, format_p, format_points
+
+STYLES = {"PASS": "bold green", "REGRESSED": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold magenta"}
+WIDE = 118  # columns from which remarks and factors fit beside the numbers
+
+
+def render_decisions(decisions: Sequence[Decision], *, families: bool = False) -> RenderableType:
+    """Arms by suites with b, c, n, drop, p, bound, margin, verdict and the differing factors that each row met.
+
+    Args:
+        decisions: One a candidate, in the order to show.
+        families: Whether each suite is followed by its families, which are described without a verdict.
+
+    Returns:
+        Fits 80 columns; from 118 columns on the factors stand in the same table, below that in one of their own.
+    """
+    return _Decisions(decisions, families)
+
+
+class _Decisions:
+    def __init__(self, decisions: Sequence[Decision], families: bool) -> None:
+        self.decisions = decisions
+        self.families = families
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= WIDE
+        yield _numbers_table(self.decisions, self.families, wide=wide)
+        if not wide:
+            yield _factors_table(self.decisions)
+        for decision in self.decisions:
+            yield _because(decision)
+        for text in dict.fromkeys(_instrument(decision) for decision in self.decisions):
+            yield Text(text)
+        yield Text(
+            "drop, bound and margin in points; p one-sided, after Holm over the suites and the pooled row", "dim"
+        )
+
+
+def _numbers_table(decisions: Sequence[Decision], families: bool, *, wide: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("arm / suite", overflow="fold", min_width=12)
+    table.add_column("verdict", no_wrap=True)
+    for name in ("b", "c", "n", "drop", "p", "bound", "margin"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("factors met", overflow="fold")
+    for decision in decisions:
+        table.add_section()
+        table.add_row(_arm_name(decision), _word(decision.verdict, decision.severity or "", wide))
+        for row in decision.rows:
+            if row.scope != "family" or families:
+                table.add_row(*_cells(row, wide), *([Text(_short_factors(row))] if wide else []))
+    return table
+
+
+def _cells(row: Row, wide: bool) -> list[Text]:
+    name = Text(_name(row), style="" if row.scope != "family" else "dim")
+    remark = "blind" if row.blind else row.remark
+    word = _word(row.verdict, remark, wide)
+    if row.scope == "family":
+        word = Text("blind" if row.blind else "" if row.counted else "not counted", "dim")
+    p = row.p if row.p_adjusted is None else row.p_adjusted
+    values = [
+        f"{row.lost:,}",
+        f"{row.gained:,}",
+        f"{row.n:,}",
+        "" if row.drop is None else f"{100 * row.drop:+.2f}" if row.drop else "0.00",
+        "" if p is None else format_p(p).replace("< ", "<"),
+        "" if row.upper is None else format_points(row.upper),
+        "" if row.margin is None else format_margin(row.margin),
+    ]
+    return [name, word, *(Text(value, style="dim" if row.scope == "family" or row.blind else "") for value in values)]
+
+
+def _name(row: Row) -> str:
+    if row.scope == "pooled":
+        return "  pooled"
+    if row.scope == "suite":
+        return f"  {one_line(row.suite)}"
+    return f"    {one_line(row.family)}" + (f" ({one_line(row.through)})" if row.through else "")
+
+
+def _word(word: str | None, remark: str, one_row: bool = True) -> Text:
+    text = Text(word or "", style=STYLES.get(word or "", ""))
+    if remark:
+        text.append(f"{' ' if one_row else chr(10)}{one_line(remark)}", style="not bold dim")
+    return text
+
+
+def _arm_name(decision: Decision) -> Text:
+    text = Text(one_line(decision.candidate.name), style="bold")
+    if decision.candidate.injected:
+        text.append(" [injected]", style="bold magenta")
+    return text
+
+
+def _short_factors(row: Row) -> str:
+    """`prefill w kv, decode kv`: the plan's own words."""
+    parts = [factor.split(".") for factor in row.factors_met]
+    grouped = groupby(parts, key=lambda part: part[0])
+    return ", ".join(
+        f"{stage} {' '.join('w' if p[1] == 'weights' else p[1] for p in group)}" for stage, group in grouped
+    )
+
+
+def _factors_table(decisions: Sequence[Decision]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("arm", overflow="fold")
+    table.add_column("differs in", overflow="fold")
+    table.add_column("met by", overflow="fold")
+    for decision in decisions:
+        suites = [row for row in decision.rows if row.scope == "suite"]
+        factors = decision.differing_factors or ("nothing",)
+        for index, factor in enumerate(factors):
+            met = ", ".join(one_line(row.suite) for row in suites if factor in row.factors_met)
+            known = met or ("" if factor == "nothing" else "no suite")
+            table.add_row(_arm_name(decision) if index == 0 else Text(""), Text(factor), Text(known))
+    return table
+
+
+def _because(decision: Decision) -> Text:
+    text = Text()
+    text.append(one_line(decision.candidate.address), style="bold")
+    text.append(" ")
+    word, _, rest = decision.sentence.partition(":")
+    text.append(one_line(word), style=STYLES.get(decision.verdict, ""))
+    text.append(f":{one_line(rest) and ' ' + one_line(rest)}")
+    for line in (*(decision.reasons[1:] if decision.verdict == "INVALID" else ()), *decision.notes):
+        text.append(f"\n  · {one_line(line)}", style="dim")
+    return text
+
+
+def _instrument(decision: Decision) -> str:
+    aa = decision.aa
+    if aa is None:
+        return "A/A: none was run; the instrument's own noise is unknown"
+    return (
+        f"A/A {one_line(aa.address)}: the baseline against itself lost {aa.lost:,}, gained {aa.gained:,} of {aa.n:,} "
+        f"(discordance {format_points(aa.discordance)} points)"
+    )
+
+
+def render_row_sentence(row: Row, alpha: float) -> RenderableType:
+    """One row as its word and its numbers in a sentence."""
+    text = _word(row.verdict, "")
+    if row.remark:
+        text.append(f" ({row.remark})")
+    text.append(f": {row.numbers(alpha)}")
+    if row.more_items:
+        text.append(f"; about {row.more_items:,} more items would decide")
+    return Group(text)

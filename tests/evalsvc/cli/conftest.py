@@ -1,0 +1,116 @@
+"""A small database: a baseline, a good and a damaged candidate, and the A/A of their run."""
+
+import json
+import shutil
+
+import pytest
+
+from evalsvc.cli.main import main
+from evalsvc.store import writer
+from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.session import open_store
+
+BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
+HOSTILE = "e[red]\x1b[31m"
+
+
+def sample(suite, number, right):
+    return NewSample(
+        suite=suite,
+        item_id=f"i{number}",
+        item_hash="h",
+        family=f"{suite}-family",
+        cluster="",
+        metric="exact",
+        filter="none",
+        chance=0.0,
+        scored_by="generation",
+        request_hash=f"r{number}",
+        settings_hash="s",
+        rendered_hash="t",
+        answer="x",
+        prompt_tokens=5,
+        answer_tokens=10,
+        finish_reason="stop",
+        stage_tokens={"prefill": 1, "decode": 9},
+        handed_over=True,
+        timings={"decode_s": 0.1},
+        scoring_version="1",
+        scores=(NewScore(metric="exact", filter="none", value=float(right)),),
+    )
+
+
+def add_arm(store, run_id, name, *, lost=0, decode=None, injected=None, fingerprint=None, finish=True):
+    arm_id = writer.open_arm(
+        store,
+        run_id,
+        name=name,
+        fingerprint=fingerprint or f"fp-{name}",
+        plan="w=bf16,kv=bf16",
+        stages={"prefill": BF16, "decode": {**BF16, **(decode or {})}},
+        injected=injected or {},
+        details={},
+        expected=120,
+    )
+    rows = [sample(suite, i, i >= 15 + lost) for suite in ("tasks", "tools") for i in range(60)]
+    writer.add_samples(store, run_id, arm_id, rows)
+    if finish:
+        writer.save_probe(store, arm_id, {"decode": {"kl_mean": 0.0123, "kl_max": 0.5, "tokens": 64}})
+        proof = {"prefill": {"kv": {"dtype": "bfloat16"}}, "decode": {"kv": {"dtype": "float8_e4m3fn"}}}
+        writer.finish_arm(store, arm_id, proof, "matched")
+    return arm_id
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    path = str(folder / "runs.sqlite")
+    with open_store(path, create=True) as store:
+        shared = {"experiment": HOSTILE, "experiment_hash": "x", "resolved": {}, "baseline": "base", "seed": 0}
+        run_id = writer.open_run(store, **shared)
+        add_arm(store, run_id, "base")
+        add_arm(store, run_id, "good", decode={"kv": "fp8"})
+        add_arm(store, run_id, "bad", lost=30, decode={"kv": "fp8", "fault": "x"}, injected={"decode_k_scale": 0.25})
+        writer.finish_run(store, run_id)
+        again = writer.open_run(store, **shared, kind="aa", linked_run_id=run_id)
+        add_arm(store, again, "base", fingerprint="fp-base")
+        writer.finish_run(store, again)
+    return folder
+
+
+@pytest.fixture
+def db(built, tmp_path):
+    shutil.copytree(built, tmp_path / "db")
+    return str(tmp_path / "db" / "runs.sqlite")
+
+
+@pytest.fixture
+def policy(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("name: p\nmargin_points: 5\nguard_points: 15\n")
+    return str(path)
+
+
+@pytest.fixture
+def evalsvc(capsys, monkeypatch):
+    """Runs a command in this process; returns exit code, stdout and stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return left.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def evalsvc_json(evalsvc):
+    """The same with --json; returns exit code and the document."""
+
+    def call(*arguments):
+        code, out, _ = evalsvc(*arguments, "--json")
+        return code, json.loads(out)
+
+    return call

@@ -1,0 +1,150 @@
+"""Commands over a small database: exit codes, JSON, tables, mistakes."""
+
+import os
+
+import pytest
+
+from evalsvc.cli import dashboard as dashboard_module
+from evalsvc.store import queries
+from evalsvc.store.session import open_store
+
+
+def gate(policy, db, *candidates, baseline="base"):
+    named = [part for candidate in candidates for part in ("--candidate", candidate)]
+    return ["gate", "--policy", policy, "--baseline", baseline, *named, "--db", db]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "code"), [(["good"], 0), (["bad"], 1), (["good", "bad"], 1), (["good", "good"], 0), (["2:base"], 0)]
+)
+def test_gate_exits_by_precedence(evalsvc_json, policy, db, candidates, code):
+    found, document = evalsvc_json(*gate(policy, db, *candidates))
+    assert found == code == document["exit_code"]
+    assert document["schema"] == "evalsvc.gate/1"
+    assert [d["candidate"]["name"] for d in document["decisions"]] == list(
+        dict.fromkeys(c.split(":")[-1] for c in candidates)
+    )
+
+
+def test_gate_table_says_word_factors_and_what_was_injected(evalsvc, policy, db):
+    code, out, _ = evalsvc(*gate(policy, db, "good", "bad"))
+    assert code == 1
+    assert "bad [injected]" in out and "REGRESSED" in out and "beyond margin" in out
+    assert "decode.kv" in out and "met by" in out
+    assert "A/A 2:base: the baseline against itself lost 0, gained 0 of 120" in out
+    assert all(len(line) <= 80 for line in out.splitlines()) and "…" not in out
+
+
+def test_gate_stores_what_it_printed(evalsvc_json, policy, db):
+    _, document = evalsvc_json(*gate(policy, db, "bad"))
+    with open_store(db, read_only=True) as store:
+        (stored,) = queries.decisions(store, 1)
+    assert stored["decision"] == document["decisions"][0]
+    assert (stored["verdict"], stored["exit_code"]) == ("REGRESSED", 1)
+
+
+def test_an_injected_baseline_and_one_arm_twice_exit_2(evalsvc, policy, db):
+    for arguments in (gate(policy, db, "good", baseline="bad"), gate(policy, db, "1:base", baseline="base")):
+        code, out, err = evalsvc(*arguments)
+        assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls", "--db", "none.sqlite"],
+        ["ls", "--db", "."],
+        ["show", "9:base"],
+        ["show", "1:none"],
+        ["show", "99"],
+        ["compare", "base", "goood"],
+        ["compare", "base", "good", "--policy", "none.yaml"],
+        ["dashboard", "--db", "none.sqlite"],
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(evalsvc, db, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALSVC_DB", db)
+    code, out, err = evalsvc(*arguments)
+    assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_compare_is_a_look_and_exits_0(evalsvc, evalsvc_json, db):
+    code, out, _ = evalsvc("compare", "base", "bad", "--db", db)
+    assert code == 0 and "REGRESSED" in out and "tools-family" in out
+    code, document = evalsvc_json("compare", "base", "bad", "--db", db)
+    assert (code, document["verdict"], document["exit_code"]) == (0, "REGRESSED", 1)
+    with open_store(db, read_only=True) as store:
+        assert queries.decisions(store, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "items", "margin", "code", "says"),
+    [
+        (0, 0, 176, 5, 0, "PASS: lost 0, gained 0 of 176; drop 0.00 points, 95 % ["),
+        (
+            41,
+            17,
+            1319,
+            1,
+            1,
+            "REGRESSED (drop proven): lost 41, gained 17 of 1,319; drop 1.82 points, 95 % [0.71, 3.03]",
+        ),
+        (40, 26, 1319, 1, 3, "more items would decide"),
+        (0, 0, 0, 1, 4, "no samples"),
+        (3, 3, 5, 1, 2, "3 lost and 3 gained do not fit into 5 items"),
+        (0, 0, 5, "nan", 2, "--margin nan"),
+        (0, 0, 5, -1, 2, "--margin -1"),
+        (0, 0, 5, "inf", 2, "--margin inf"),
+    ],
+)
+def test_verdict_of_counts(evalsvc, lost, gained, items, margin, code, says):
+    found, out, err = evalsvc("verdict", "--lost", lost, "--gained", gained, "--items", items, f"--margin={margin}")
+    assert found == code and says in " ".join((out + err).split())
+
+
+def test_verdict_json(evalsvc_json):
+    arguments = ("--lost", 41, "--gained", 17, "--items", 1319, "--margin", 1)
+    code, document = evalsvc_json("verdict", *arguments)
+    assert code == document["exit_code"] == 1
+    assert document["interval_points"] == pytest.approx([0.7119, 3.0262], abs=1e-4)
+    assert document["p"] == pytest.approx(0.00111628, abs=1e-8)
+
+
+def test_ls_and_show_never_obey_stored_text(evalsvc, evalsvc_json, db):
+    for arguments in (["ls"], ["show", "1"], ["show", "base"]):
+        code, out, _ = evalsvc(*arguments, "--db", db)
+        assert code == 0 and "\x1b[31m" not in out
+        assert "e[red]\\x1b" in out, "the name is shown as text"
+    code, document = evalsvc_json("ls", "--db", db)
+    assert code == 0 and [run["kind"] for run in document["runs"]] == ["main", "aa"]
+
+
+def test_show_says_what_an_arm_is(evalsvc, evalsvc_json, db):
+    _, out, _ = evalsvc("show", "1:bad", "--db", db)
+    for text in ("decode_k_scale 0.25", "120 of 120", "matched", "float8_e4m3fn", "0.0123", "600 of prompts"):
+        assert text in out
+    _, document = evalsvc_json("show", "1:bad", "--db", db)
+    assert document["address"] == "1:bad" and document["totals"]["samples"] == 120
+    _, document = evalsvc_json("show", "1", "--db", db)
+    assert [arm["name"] for arm in document["arms"]] == ["base", "good", "bad"]
+
+
+def test_dashboard_serves_the_named_database(evalsvc, db, monkeypatch):
+    started = []
+
+    class Ended:
+        returncode = 0
+
+    monkeypatch.setattr("subprocess.run", lambda command, **_: started.append(command) or Ended)
+    assert dashboard_module.dashboard.__doc__
+    code, out, err = evalsvc("dashboard", "--db", db, "--port", "8599")
+    assert (code, out) == (0, "") and "http://127.0.0.1:8599" in err
+    (command,) = started
+    assert command[-1] == db and any(os.path.basename(part) == "app.py" for part in command)  # noqa: PTH119
+
+
+def test_a_table_in_a_wide_terminal_has_its_factors_beside_the_numbers(evalsvc, policy, db, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = evalsvc(*gate(policy, db, "good", "bad"))
+    assert "factors met" in out and "met by" not in out and all(len(line) <= 120 for line in out.splitlines())

@@ -1,0 +1,78 @@
+"""Errors become one sentence and an exit code; help is quick."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from evalsvc.cli import ls
+from evalsvc.errors import CapabilityError, EvidenceError
+
+HEAVY = ("torch", "lm_eval", "transformers", "pandas", "scipy", "sqlalchemy", "streamlit", "pydantic", "numpy")
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys, evalsvc.cli.main as m\n"
+        "try:\n    m.main(['--help'])\n"
+        f"except SystemExit as e:\n    print(e.code, [n for n in {HEAVY} if n in sys.modules])\n"
+    )
+    started = time.perf_counter()
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "0 []"
+    for command in ("gate", "compare", "verdict", "ls", "show", "dashboard"):
+        assert f"  {command} " in found.stdout
+    # under half a second on an idle machine; this bound only catches a heavy import (lm_eval alone takes 3 s)
+    assert time.perf_counter() - started < 2.5
+
+
+@pytest.mark.parametrize("command", ["gate", "compare", "verdict", "ls", "show", "dashboard"])
+def test_every_command_has_help(evalsvc, command):
+    code, out, _ = evalsvc(command, "--help")
+    assert code == 0 and "Usage: evalsvc" in out and "--json" in out
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["gate"], ["ls", "--nonsense"], ["verdict", "--lost", "x"], []])
+def test_usage_errors_exit_2(evalsvc, arguments):
+    code, out, err = evalsvc(*arguments)
+    assert code == 2
+    assert "Usage: evalsvc" in out + err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "says"),
+    [
+        (CapabilityError("not\nserved"), 2, "error: not served\n"),
+        (EvidenceError("nothing"), 4, "error: nothing\n"),
+        (
+            RuntimeError("odd \x1b[31m"),
+            2,
+            "error: unexpected RuntimeError: odd \\x1b[31m; --debug shows the traceback\n",
+        ),
+        (AssertionError(), 2, "error: unexpected AssertionError"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+    ],
+)
+def test_every_error_is_one_sentence(evalsvc, monkeypatch, raised, code, says):
+    def fail(db="", json=False):
+        raise raised
+
+    monkeypatch.setattr(ls, "ls", fail)
+    found, out, err = evalsvc("ls")
+    assert (found, out) == (code, "") and err.startswith(says) and err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(evalsvc, monkeypatch):
+    def fail():
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(ls, "ls", fail)
+    code, _, err = evalsvc("ls", "--debug")
+    assert code == 2 and "Traceback" in err and err.endswith("error: unexpected RuntimeError: odd\n")
+
+
+def test_a_reader_that_leaves_is_no_traceback(db):
+    command = f"{sys.executable} -m evalsvc.cli.main show 1:base --json --db {db} | head -c 1"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in found.stderr and "Exception" not in found.stderr
