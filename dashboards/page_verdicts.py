@@ -1,0 +1,28 @@
+"""View 1: what the gate decided, and what each arm really was."""
+
+import streamlit as st
+from evalsvc.dashboards import tables
+from evalsvc.dashboards.reads import RunView
+
+
+def show(view: RunView) -> None:
+    """Verdict table, A/A line, and the measured side of every arm."""
+    if not view.candidates:
+        st.info("This run has no arm beside the baseline.")
+        return
+    families = st.toggle("Show families", value=False, help="Families are described inside their suite, not decided.")
+    st.html(tables.verdict_table(view, families=families))
+    st.html(tables.repeat_line(view))
+    with st.expander("How to read this table"):
+        st.markdown(
+            "- **lost b**: right in the baseline only. **gained c**: right in the candidate only. "
+            "**drop** = (b - c) / n, in points.\n"
+            "- **✓ PASS**: the upper bound of the drop lies within the margin. "
+            "**▼ REGRESSED**: a drop is proven and is not proven to lie within the margin. "
+            "**? INCONCLUSIVE**: neither is proven. **⊘ INVALID**: the evidence cannot carry a verdict.\n"
+            "- **blind**: no scored token met a factor in which the arms differ, so the row cannot see the change.\n"
+            "- **p, Holm**: one-sided p of no drop, adjusted over suites and pooled row; families show their own."
+        )
+    st.subheader("What each stage held", anchor=False)
+    st.caption("Measured, not asked for. KL: of the next token against the baseline over a fixed text, per stage.")
+    st.html(tables.arms_table(view))

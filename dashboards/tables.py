@@ -1,0 +1,159 @@
+"""The tables of the verdict page as HTML. Every value passes through `escape`."""
+
+from collections.abc import Sequence
+
+from evalsvc.dashboards.markup import STYLE, fault_badge, pill
+from evalsvc.dashboards.reads import Candidate, RunView
+from evalsvc.dashboards.rows import FAMILY, VerdictRow
+from evalsvc.dashboards.text import byte_size, escape, p_value, points, small_number
+
+from evalsvc.store.records import ArmRecord
+
+_HEAD = "".join(
+    f'<th class="num" title="{title}">{name}</th>' if number else f'<th title="{title}">{name}</th>'
+    for name, number, title in (
+        ("suite", False, "suite, and the stage that scored it where both can"),
+        ("verdict", False, "PASS: the drop is proven to lie within the margin"),
+        ("lost b", True, "items right in the baseline only"),
+        ("gained c", True, "items right in the candidate only"),
+        ("items n", True, "paired items"),
+        ("drop", True, "(b - c) / n, in points"),
+        ("upper bound", True, "one-sided upper bound of the drop, in points"),
+        ("margin", True, "drop that the policy accepts, in points"),
+        ("p, Holm", True, "one-sided p of no drop, adjusted over the suites and the pooled row"),
+        ("factors met", False, "differing factors that scored tokens met"),
+    )
+)
+_COLUMNS = 10
+
+
+def verdict_table(view: RunView, *, families: bool) -> str:
+    """Candidates x suites, one block a candidate."""
+    blocks = "".join(f"<tbody>{_block(view, candidate, families)}</tbody>" for candidate in view.candidates)
+    return _table(_HEAD, blocks)
+
+
+def repeat_line(view: RunView) -> str:
+    """The noise of the instrument in one sentence."""
+    repeat = view.repeat
+    if repeat is None:
+        text = "No A/A: the baseline was not run against itself, so the noise of the instrument is unknown."
+    elif repeat.checked is None:
+        text = f"A/A {escape(repeat.address)}: no gate has compared it yet."
+    else:
+        lost, gained, n = (int(repeat.checked[name]) for name in ("lost", "gained", "n"))
+        discordance = f"<b>{points(100 * (lost + gained) / n)} points</b> of {n} items flipped"
+        text = f"A/A (baseline against itself, {escape(repeat.address)}): {discordance} (b {lost}, c {gained})."
+    return f'{STYLE}<div class="ev"><div class="ev-note">{text}</div></div>'
+
+
+def arms_table(view: RunView) -> str:
+    """What each stage of each arm held, as measured, and how far its words are from the baseline's."""
+    head = "".join(
+        f'<th class="{"num" if number else ""}">{name}</th>'
+        for name, number in (
+            ("arm", False),
+            ("stage", False),
+            ("weights", False),
+            ("KV", False),
+            ("weights, format", True),
+            ("weights, resident", True),
+            ("KV a token", True),
+            ("KL mean", True),
+            ("KL max", True),
+            ("proof", False),
+        )
+    )
+    arms = [view.baseline, *(candidate.arm for candidate in view.candidates)]
+    body = "".join(f"<tbody>{_arm_rows(arm)}</tbody>" for arm in arms)
+    return _table(head, body)
+
+
+def _table(head: str, body: str) -> str:
+    table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
+    return f'{STYLE}<div class="ev"><div class="ev-scroll">{table}</div></div>'
+
+
+def _block(view: RunView, candidate: Candidate, families: bool) -> str:
+    arm = candidate.arm
+    progress = ""
+    if arm.status != "finished":
+        progress = f'<span class="ev-quiet">running: {candidate.totals.samples} of {arm.expected} samples</span>'
+    if candidate.totals.errors:
+        progress += f'<span class="ev-quiet">{candidate.totals.errors} errors</span>'
+    head = (
+        f'<tr class="group"><td colspan="{_COLUMNS}"><div class="ev-head">'
+        f'<span class="ev-name">{escape(arm.name)}</span>'
+        f'{fault_badge(arm.injected)}<span class="ev-plan">{escape(arm.plan)}</span>{progress}'
+        f'<span class="ev-end">{pill(candidate.word)}</span></div>{_sentence(candidate)}</td></tr>'
+    )
+    if candidate.decision is None:
+        command = f"evalsvc gate --baseline {view.baseline.address} --candidate {arm.address} --policy POLICY"
+        return head + (
+            f'<tr><td colspan="{_COLUMNS}" class="ev-quiet">No gate has decided this candidate yet: '
+            f'<span class="ev-mono">{escape(command)}</span></td></tr>'
+        )
+    if candidate.problem:
+        return head + f'<tr><td colspan="{_COLUMNS}" class="ev-quiet">{escape(candidate.problem)}</td></tr>'
+    return head + "".join(_line(row) for row in candidate.rows if families or not row.described_only)
+
+
+def _sentence(candidate: Candidate) -> str:
+    """The gate's own sentence and notes: never worded anew here."""
+    decision = candidate.decision or {}
+    lines = [decision.get("sentence") or "", *(decision.get("notes") or ())]
+    return "".join(f'<div class="ev-quiet">{escape(line)}</div>' for line in lines if line)
+
+
+def _line(row: VerdictRow) -> str:
+    kinds = [row.level, *(["blind"] if row.blind else [])]
+    left_out = '<span class="ev-quiet">left out of the decision</span>'
+    if row.blind:
+        verdict = f"{pill('INVALID', 'blind')} {left_out}"
+    elif row.level == FAMILY:
+        verdict = f'<span class="ev-quiet">{escape(row.remark or "described")}</span>'
+    else:
+        verdict = f'{pill(row.word)} <span class="ev-quiet">{escape(row.remark)}</span>'
+    met = "".join(f"<div>{escape(factor)}</div>" for factor in row.factors_met) or "none"
+    numbers = (
+        str(row.lost),
+        str(row.gained),
+        str(row.n) if row.n == row.items else f"{row.n} of {row.items}",
+        points(row.drop, signed=True),
+        points(row.upper, signed=True),
+        points(row.margin),
+        p_value(row.p if row.p_adjusted is None else row.p_adjusted),
+    )
+    cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
+    name = f'<td class="name">{escape(row.label)}</td><td>{verdict}</td>'
+    return f'<tr class="{" ".join(kinds)}">{name}{cells}<td class="met">{met}</td></tr>'
+
+
+def _arm_rows(arm: ArmRecord) -> str:
+    names: Sequence[str] = [name for name in ("prefill", "decode") if name in arm.stages] or list(arm.stages)
+    lines = []
+    for index, stage in enumerate(names):
+        facts = arm.stages[stage]
+        proof = (arm.proof or {}).get(stage) or {}
+        weights, kv = proof.get("weights") or {}, proof.get("kv") or {}
+        probe = (arm.probe or {}).get(stage) or {}
+        first = ""
+        if index == 0:
+            status = escape(arm.proof_status or "not measured yet")
+            name = f'<span class="ev-name">{escape(arm.name)}</span> {fault_badge(arm.injected)}'
+            first = f'<td rowspan="{len(names)}">{name}</td>'
+            last = f'<td rowspan="{len(names)}">{status}</td>'
+        else:
+            last = ""
+        numbers = (
+            byte_size(weights.get("format_bytes")),
+            byte_size(weights.get("resident_bytes")),
+            byte_size(kv.get("bytes_per_token")),
+            small_number(probe.get("kl_mean")),
+            small_number(probe.get("kl_max")),
+        )
+        cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
+        formats = f'<td class="ev-mono name">{escape(facts.get("weights", "–"))}</td>'
+        formats += f'<td class="ev-mono name">{escape(facts.get("kv", "–"))}</td>'
+        lines.append(f"<tr>{first}<td>{escape(stage)}</td>{formats}{cells}{last}</tr>")
+    return "".join(lines)

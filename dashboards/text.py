@@ -1,0 +1,74 @@
+"""Text of models and files on a page: always text, never markup, and nothing in it invisible."""
+
+import html
+import unicodedata
+
+SHOWN_CHARACTERS = 4000
+_PICTURES = 0x2400  # U+2400 + code is the visible picture of a control character
+
+
+def visible_text(text: str, limit: int | None = SHOWN_CHARACTERS) -> str:
+    """Text with every invisible control made visible, cut at `limit` characters.
+
+    Control characters become their pictures (`␀`), line separators, direction overrides and other invisible code
+    points become `⟨U+2028⟩`. Line breaks and tabs stay.
+    """
+    shown = text if limit is None else text[:limit]
+    return "".join(_visible(character) for character in shown)
+
+
+def hidden_characters(text: str, limit: int = SHOWN_CHARACTERS) -> int:
+    """How many characters `visible_text` leaves out."""
+    return max(0, len(text) - limit)
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if character in "\n\t" or 0x20 <= code < 0x7F:
+        return character
+    if code < 0x20:
+        return chr(_PICTURES + code)
+    if code == 0x7F:
+        return "␡"
+    if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp", "Cs"}:
+        return f"⟨U+{code:04X}⟩"
+    return character
+
+
+def escape(value: object) -> str:
+    """A value as HTML text; names in an experiment file are as untrusted as answers."""
+    return html.escape(visible_text(str(value), 300))
+
+
+def points(value: float | None, *, signed: bool = False) -> str:
+    """A number of points with one decimal, `–` where unknown."""
+    if value is None:
+        return "–"
+    rounded = round(value, 1) + 0.0  # no negative zero
+    return f"{rounded:+.1f}" if signed and rounded else f"{rounded:.1f}"
+
+
+def p_value(value: float | None) -> str:
+    """A p value, `<.001` where small and `–` where unknown."""
+    if value is None:
+        return "–"
+    if value < 0.001:
+        return "<.001"
+    return "1" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
+
+
+def byte_size(value: float | None) -> str:
+    """Bytes in decimal units, as disks and data sheets count them."""
+    if value is None:
+        return "–"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def small_number(value: float | None) -> str:
+    """A KL or the like with two significant digits."""
+    if value is None:
+        return "–"
+    return "0" if value == 0 else f"{value:.2g}"

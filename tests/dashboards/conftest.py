@@ -1,0 +1,191 @@
+"""A small finished experiment: a baseline, honest candidates, one with a planted fault, hostile answers, an A/A."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalsvc.gate import check_aa, decide_gate
+from evalsvc.policy import Policy
+from evalsvc.store import queries, writer
+from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.session import Store, open_store
+
+HOSTILE = {
+    "script": "<script>document.title='owned'</script><img src=x onerror=alert(1)>",
+    "markdown": "# Heading\n**bold** [link](https://example.org) $x^2$ :red[red]",
+    "separators": "one\u2028two\u202ethree\x00four",
+    "long": "x" * 200_000,
+}
+POLICY = Policy(name="test", margin_points=5.0, guard_points=15.0)
+# suite, family, stages that score it, items
+FAMILIES = (
+    ("tasks", "addition", ("prefill", "decode"), 24),
+    ("tasks", "copying", ("",), 26),
+    ("tools", "choose", ("",), 26),
+    ("tools", "refrain", ("",), 24),
+    ("formats", "json", ("",), 24),
+    ("formats", "marker", ("",), 24),
+)
+# name -> (prefill weights, prefill KV, decode weights, decode KV)
+PLANS = {
+    "base": ("bf16", "bf16", "bf16", "bf16"),
+    "fp8-weights": ("fp8:w8a8:channel:token", "bf16", "fp8:w8a8:channel:token", "bf16"),
+    "kv-fp8-decode": ("bf16", "bf16", "bf16", "fp8:token-head"),
+    "int4-asym": ("int4:g32:asym", "bf16", "int4:g32:asym", "bf16"),
+    "int4-sym-decode": ("bf16", "bf16", "int4:g32:sym", "bf16"),
+    "kv-damaged": ("bf16", "bf16", "bf16", "fp8:tensor:calibrated"),
+}
+# name -> every how many items one is lost, one is gained
+LOSSES = {"fp8-weights": (0, 60), "kv-fp8-decode": (0, 55), "int4-asym": (17, 26), "int4-sym-decode": (3, 0)}
+
+
+class Experiment:
+    """Writes the experiment and answers what a gate would have said of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.run_id = self._run("main", None)
+        self.values = {name: self._values(name) for name in PLANS}
+        self.arms = {name: self._arm(self.run_id, name) for name in PLANS}
+
+    def finish(self) -> "Experiment":
+        """Finishes the run, repeats its baseline and lets the gate decide every candidate."""
+        writer.finish_run(self.store, self.run_id)
+        repeat = self._run("aa", self.run_id)
+        self._arm(repeat, "base")
+        writer.finish_run(self.store, repeat)
+        again = queries.aa_of(self.store, self.run_id)
+        base, *candidates = queries.arms(self.store, self.run_id)
+        assert again is not None
+        aa = check_aa(queries.pairs(self.store, base, again), again.address)
+        for arm in candidates:
+            found = decide_gate(base, arm, queries.pairs(self.store, base, arm), POLICY, aa)
+            writer.save_decision(
+                self.store, base.id, arm.id, found.policy_sha256, found.verdict, found.exit_code, found.to_json()
+            )
+        return self
+
+    def _run(self, kind: str, linked: int | None) -> int:
+        return writer.open_run(
+            self.store,
+            experiment="demo",
+            experiment_hash="h",
+            resolved={},
+            baseline="base",
+            seed=7,
+            kind=kind,
+            linked_run_id=linked,
+        )
+
+    def _arm(self, run_id: int, name: str) -> int:
+        formats = PLANS[name]
+        halves = [f"w={formats[0]},kv={formats[1]}", f"w={formats[2]},kv={formats[3]}"]
+        samples = [self._sample(name, key, value) for key, value in self.values[name].items()]
+        arm_id = writer.open_arm(
+            self.store,
+            run_id,
+            name=name,
+            fingerprint=f"fp-{name}",
+            plan=halves[0] if halves[0] == halves[1] else " > ".join(halves),
+            stages={
+                "prefill": {"weights": formats[0], "kv": formats[1]},
+                "decode": {"weights": formats[2], "kv": formats[3]},
+            },
+            injected={"decode_k_scale": 0.25} if name == "kv-damaged" else {},
+            details={},
+            expected=len(samples),
+        )
+        writer.add_samples(self.store, run_id, arm_id, samples)
+        kl = {"base": 2e-9, "kv-damaged": 5.1, "int4-sym-decode": 0.45}.get(name, 0.0016)
+        probe = {
+            stage: {"kl_mean": kl if formats[i : i + 2] != ("bf16", "bf16") else 2e-9, "kl_max": 9 * kl, "tokens": 400}
+            for stage, i in (("prefill", 0), ("decode", 2))
+        }
+        writer.save_probe(self.store, arm_id, probe)
+        writer.finish_arm(
+            self.store, arm_id, {s: _proof(formats[i]) for s, i in (("prefill", 0), ("decode", 2))}, "matched"
+        )
+        return arm_id
+
+    def _values(self, name: str) -> dict[tuple[str, str, str, int], float]:
+        values: dict[tuple[str, str, str, int], float] = {}
+        number = 0
+        for suite, family, stages, items in FAMILIES:
+            for through in stages:
+                for item in range(items):
+                    number += 1
+                    right = number % 4 > 0
+                    lost_every, gained_every = LOSSES.get(name, (0, 0))
+                    if (name == "kv-damaged" and through != "prefill") or (
+                        lost_every and number % lost_every == 1 and through != "prefill"
+                    ):
+                        right = False
+                    elif gained_every and number % gained_every == 4:
+                        right = True
+                    values[(suite, family, through, item)] = float(right)
+        return values
+
+    def _sample(self, name: str, key: tuple[str, str, str, int], value: float) -> NewSample:
+        suite, family, through, item = key
+        right = f"the answer is {item + 12}"
+        answer = right if value else f"well, {item}, let me think " * 3
+        if name != "base" and not value and suite == "formats":
+            answer = list(HOSTILE.values())[item // 4 % 4]
+        return NewSample(
+            suite=suite,
+            item_id=f"{family}-{item:03d}",
+            item_hash=f"{family}{item}",
+            family=family,
+            cluster=f"p{item % 8}",
+            metric="acc",
+            filter="none",
+            chance=0.0,
+            scored_by="loglikelihood" if through else "generation",
+            request_hash=f"{family}{item}",
+            settings_hash=through,
+            rendered_hash="t",
+            through=through,
+            prompt=f"Question: what is {item} + 12?\nThink, then answer in one line.\nAnswer:",
+            answer=answer,
+            finish_reason="stop" if value else "length",
+            prompt_tokens=40,
+            answer_tokens=6,
+            stage_tokens={"prefill": 1, "decode": 5} if through != "prefill" else {"prefill": 1},
+            handed_over=through != "prefill",
+            timings={"prefill_s": 0.1, "decode_s": 0.2},
+            scoring_version="1",
+            scores=(NewScore(metric="acc", filter="none", value=value, error_class=None if value else "wrong_value"),),
+        )
+
+
+def _proof(weights: str) -> dict[str, Any]:
+    size = {"bf16": 269e6, "fp8:w8a8:channel:token": 163e6}.get(weights, 119e6)
+    return {
+        "weights": {"format_bytes": size, "resident_bytes": size + (0 if weights == "bf16" else 212e6)},
+        "kv": {"dtype": "bfloat16", "bytes_per_token": 23040, "resident_bytes": 5e6},
+        "kernels": {"linear.bf16.torch": 210},
+    }
+
+
+@pytest.fixture
+def empty_database(tmp_path: Path) -> Path:
+    path = tmp_path / "empty.db"
+    open_store(path, create=True).close()
+    return path
+
+
+@pytest.fixture
+def undecided_database(tmp_path: Path) -> Path:
+    path = tmp_path / "undecided.db"
+    with open_store(path, create=True) as store:
+        Experiment(store)
+    return path
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "demo.db"
+    with open_store(path, create=True) as store:
+        Experiment(store).finish()
+    return path

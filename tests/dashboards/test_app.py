@@ -1,0 +1,103 @@
+"""The page without a browser: what it says of a good database, and of none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evalsvc.dashboards.launch import APP
+from streamlit.testing.v1 import AppTest
+
+
+@pytest.fixture
+def run_app(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.argv", ["app.py"])
+
+    def run(database: Path | str | None) -> AppTest:
+        if database is None:
+            monkeypatch.delenv("EVALSVC_DB", raising=False)
+        else:
+            monkeypatch.setenv("EVALSVC_DB", str(database))
+        app = AppTest.from_file(str(APP), default_timeout=60).run()
+        assert not app.exception, app.exception[0].message
+        return app
+
+    return run
+
+
+def markup_of(app: AppTest) -> str:
+    """Everything that the page put out as HTML."""
+    elements: Any = app.get("html")
+    return "\n".join(element.proto.body for element in elements)
+
+
+def choose(app: AppTest, label: str, value: str) -> AppTest:
+    box = next(box for box in app.selectbox if box.label == label)
+    box.select(value).run()
+    assert not app.exception
+    return app
+
+
+def test_the_table_shows_every_candidate_with_word_symbol_and_mark(run_app, database):
+    page = markup_of(run_app(database))
+    for name in ("fp8-weights", "kv-fp8-decode", "int4-asym", "int4-sym-decode", "kv-damaged"):
+        assert f'<span class="ev-name">{name}</span>' in page
+    for words in ("✓ PASS", "▼ REGRESSED", "⊘ INVALID: blind", "left out of the decision"):
+        assert words in page
+    assert "⚑ injected fault: decode_k_scale 0.25" in page
+    assert "A/A (baseline against itself, 2:base): <b>0.0 points</b> of 148 items flipped (b 0, c 0)." in page
+    assert "269.0 MB" in page and "0.45" in page
+
+
+def test_families_appear_on_demand(run_app, database):
+    app = run_app(database)
+    assert "choose</td>" not in markup_of(app)
+    app.toggle[0].set_value(True).run()
+    assert "choose</td>" in markup_of(app)
+
+
+def test_a_plot_for_every_decided_candidate(run_app, database):
+    assert len(run_app(database).get("vega_lite_chart")) == 5
+
+
+def test_flips_are_code_not_markup(run_app, database):
+    app = choose(choose(run_app(database), "Candidate", "kv-damaged"), "Suite", "formats")
+    shown = [code.value for code in app.code]
+    assert any(value.startswith("<script>") for value in shown)
+    assert "one⟨U+2028⟩two⟨U+202E⟩three␀four" in shown
+    assert "<script>" not in markup_of(app)
+    assert max(map(len, shown)) <= 4000
+    assert any("first 4,000 of 200,000 characters" in caption.value for caption in app.caption)
+
+
+def test_flips_are_filtered_by_direction_and_family(run_app, database):
+    app = choose(run_app(database), "Candidate", "int4-asym")
+    both = [caption.value for caption in app.caption if "shown by this choice" in caption.value]
+    lost, gained = int(both[0].split()[0]), int(both[0].split()[2])
+    assert lost and gained
+    app = choose(app, "Direction", "▲ gained")
+    assert any(f"{gained} shown by this choice" in caption.value for caption in app.caption)
+    assert markup_of(app).count("▼ lost") == 0
+
+
+def test_a_run_without_a_decision_says_how_to_get_one(run_app, undecided_database):
+    app = run_app(undecided_database)
+    page = markup_of(app)
+    assert "No gate has decided this candidate yet" in page
+    assert "evalsvc gate --baseline 1:base --candidate 1:int4-asym --policy POLICY" in page
+    assert "running since" in page
+    assert any("No gate has decided a candidate" in info.value for info in app.info)
+    assert len(app.code) > 0
+
+
+def test_no_database_is_one_sentence(run_app, tmp_path, empty_database):
+    assert "No database is named" in run_app(None).info[0].value
+    app = run_app(tmp_path / "gone.db")
+    assert (app.error[0].value, len(app.code)) == ("The database cannot be shown.", 1)
+    assert "no such database; `evalsvc run FILE` makes one" in app.code[0].value
+    assert "holds no run with arms yet" in run_app(empty_database).info[0].value
+
+
+def test_a_file_that_is_no_database_is_one_sentence(run_app, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but a long enough text")
+    assert "is not a SQLite database" in run_app(path).code[0].value

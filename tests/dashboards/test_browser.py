@@ -1,0 +1,160 @@
+"""The pages in a real browser: what is on them, that nothing in an answer runs, and their pictures."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evalsvc.dashboards.launch import streamlit_args
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def served(database: Path) -> Iterator[str]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = database.with_suffix(".log")
+    with log.open("w") as output:
+        process = subprocess.Popen([sys.executable, *streamlit_args(database, port)], stdout=output, stderr=output)
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
+                    break
+                time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+def picture(page: Any, folder: Path, name: str) -> None:
+    """The whole page, its inner scrolling undone."""
+    page.wait_for_timeout(600)
+    folders = [folder, IMAGES] if os.environ.get("EVALSVC_UPDATE_SCREENSHOTS") == "1" else [folder]
+    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+    size = page.viewport_size
+    page.set_viewport_size({"width": size["width"], "height": min(4000, max(size["height"], height))})
+    page.wait_for_timeout(400)
+    for target in folders:
+        target.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=target / f"{name}.png")
+    page.set_viewport_size(size)
+
+
+def opened_page(browser: Any, url: str, width: int = 1360) -> Any:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(url)
+    page.locator('.ev-note, [data-testid="stException"]').first.wait_for(timeout=60_000)
+    no_exception(page)
+    return page
+
+
+def choose(page: Any, label: str, choice: str) -> None:
+    """Picks an entry of a select box and waits until the page has followed."""
+    box = page.locator(f'[data-testid="stSelectbox"]:has(label:has-text("{label}"))')
+    box.locator("input").click()
+    page.get_by_role("option", name=choice, exact=True).click()
+    page.locator('[data-testid="stStatusWidget"]').wait_for(state="detached")
+    page.wait_for_timeout(500)
+
+
+def no_exception(page: Any) -> None:
+    assert page.locator('[data-testid="stException"]').count() == 0
+
+
+def test_the_three_views(browser, database, tmp_path):
+    with served(database) as url:
+        page = opened_page(browser, url)
+        text = page.inner_text("body")
+        for wanted in (
+            "✓ PASS",
+            "▼ REGRESSED",
+            "? INCONCLUSIVE",
+            "⊘ INVALID: blind",
+            "injected fault: decode_k_scale 0.25",
+        ):
+            assert wanted in text
+        assert "left out of the decision" in text
+        no_exception(page)
+        picture(page, tmp_path, "verdicts")
+
+        page.get_by_role("tab", name="Drop in points").click()
+        page.locator("canvas, svg.marks").first.wait_for(timeout=60_000)
+        assert page.locator('[data-testid="stVegaLiteChart"]').count() == 5
+        no_exception(page)
+        picture(page, tmp_path, "forest")
+
+        page.get_by_role("tab", name="Flips").click()
+        choose(page, "Candidate", "int4-sym-decode")
+        choose(page, "Suite", "tools")
+        page.get_by_text("shown by this choice").wait_for()
+        no_exception(page)
+        picture(page, tmp_path, "flips")
+
+
+def test_hostile_answers_are_text(browser, database, tmp_path):
+    with served(database) as url:
+        page = opened_page(browser, url)
+        dialogs: list[str] = []
+        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+        page.get_by_role("tab", name="Flips").click()
+        choose(page, "Candidate", "kv-damaged")
+        choose(page, "Suite", "formats")
+        page.get_by_text("first 4,000 of 200,000 characters").first.wait_for(timeout=30_000)
+        text = page.inner_text("body")
+        assert "<script>document.title='owned'</script><img src=x onerror=alert(1)>" in text
+        assert "**bold** [link](https://example.org) $x^2$ :red[red]" in text
+        assert "one⟨U+2028⟩two⟨U+202E⟩three␀four" in text
+        assert page.title() == "evalsvc" and dialogs == []
+        assert page.locator("img[src=x]").count() == 0
+        no_exception(page)
+        picture(page, tmp_path, "hostile")
+
+
+def test_a_narrow_page_scrolls_its_tables_and_not_itself(browser, database, tmp_path):
+    with served(database) as url:
+        page = opened_page(browser, url, width=480)
+        main = page.locator('[data-testid="stMain"]')
+        assert main.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
+        no_exception(page)
+        picture(page, tmp_path, "narrow")
