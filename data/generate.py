@@ -36,6 +36,8 @@ MONTHS = words("January February March April May June July August September Octo
 
 Shots = list[dict[str, Any]]
 Draw = Callable[[Random], dict[str, Any]]
+Drawn = Iterator[tuple[int, Shots, Shots]]  # prefix number, shots, documents
+Cases = Iterator[tuple[dict[str, Any], Shots]]  # a prefix, its cases
 
 
 def prefix_id(family: str, number: int) -> str:
@@ -58,12 +60,9 @@ def plan(family: str) -> Iterator[tuple[int, Random]]:
         yield number, Random(f"{SEED}:{family}:{number}")
 
 
-# --- tasks for lm-eval ------------------------------------------------------------------------------------------
-
-
 def sum_of_two(rng: Random) -> dict[str, Any]:
-    a, b = rng.randint(2, 14), rng.randint(2, 9)
-    near = [a + b + d for d in range(-4, 5) if d and a + b + d > 0]
+    a, b = rng.randint(3, 29), rng.randint(3, 19)
+    near = [a + b + d for d in range(-3, 4) if d]
     return {"a": a, "b": b, "choices": [str(n) for n in (a + b, *rng.sample(near, 3))], "gold": 0}
 
 
@@ -73,7 +72,7 @@ def at_position(doc: dict[str, Any], gold: int) -> dict[str, Any]:
     return doc | {"choices": [*rest[:gold], doc["choices"][0], *rest[gold:]], "gold": gold}
 
 
-def addition() -> Iterator[tuple[int, Shots, Shots]]:
+def addition() -> Drawn:
     seen: set[Any] = set()
     for number, rng in plan("addition"):
         answers: set[Any] = set()
@@ -107,7 +106,8 @@ def some_date(rng: Random) -> dict[str, Any]:
     return {"text": text, "year": f"{year:04d}", "month": f"{month:02d}", "day": f"{day:02d}"}
 
 
-def generative(family: str, draw: Draw, shots: int, answer: Callable[[dict[str, Any]], Any]):
+def generative(family: str, draw: Draw, shots: int, answer: Callable[[dict[str, Any]], Any]) -> Drawn:
+    """Shots with different answers, and new documents whose answer no shot of their prefix has."""
     seen: set[Any] = set()
     for number, rng in plan(family):
         under: set[Any] = set()
@@ -127,8 +127,8 @@ test_split: test
 fewshot_split: shots
 fewshot_config: {{sampler: first_n}}
 num_fewshot: {shots}
-doc_to_text: {text}
-doc_to_target: {target}
+doc_to_text: "{text}"
+doc_to_target: "{target}"
 {rest}"""
 GENERATED = """\
 output_type: generate_until
@@ -148,34 +148,39 @@ metric_list:
 """
 
 
+def task_families() -> Iterator[tuple[str, dict[str, Any], Drawn]]:
+    """Name, what the base configuration says, and the documents of the families that lm-eval runs."""
+    said: dict[str, Any] = {
+        "title": "Sums, chosen among four numbers by log-likelihood.",
+        "shots": 3,
+        "text": "Question: What is {{a}} plus {{b}}?\\nAnswer:",
+        "target": "gold",
+        "rest": CHOSEN,
+    }
+    yield "addition", said, addition()
+    said = {
+        "title": "Copying the line of a key from a list of four.",
+        "shots": 2,
+        "text": "List:\\n{{lines}}\\nCopy the line of {{key}}.\\n{{key}}:",
+        "target": "value",
+        "rest": GENERATED.format(limit=6),
+    }
+    yield "copying", said, generative("copying", list_of_four, 2, lambda d: d["value"])
+    said = {
+        "title": "Dates into ISO form.",
+        "shots": 4,
+        "text": "{{text}} =",
+        "target": "{{year}}-{{month}}-{{day}}",
+        "rest": GENERATED.format(limit=14) + 'fewshot_delimiter: "\\n"\n',
+    }
+    yield "dates", said, generative("dates", some_date, 4, lambda d: (d["year"], d["month"], d["day"]))
+
+
 def write_tasks(root: Path) -> None:
     """One folder a family: a base configuration, and a small one with its two files of documents per prefix."""
-    families = {
-        "addition": (addition(), "Sums by log-likelihood of four numbers.", 3, CHOSEN),
-        "copying": (
-            generative("copying", list_of_four, 2, lambda d: d["value"]),
-            "Copying the line of a key from a list of four.",
-            2,
-            GENERATED.format(limit=6),
-        ),
-        "dates": (
-            generative("dates", some_date, 4, lambda d: (d["year"], d["month"], d["day"])),
-            "Dates into ISO form.",
-            4,
-            GENERATED.format(limit=14),
-        ),
-    }
-    forms = {
-        "addition": ('"Question: What is {{a}} plus {{b}}?\\nAnswer:"', "gold"),
-        "copying": ('"List:\\n{{lines}}\\nCopy the line of {{key}}.\\n{{key}}:"', "value"),
-        "dates": ('"{{text}} ="', '"{{year}}-{{month}}-{{day}}"'),
-    }
-    for family, (drawn, title, shots, rest) in families.items():
+    for family, said, drawn in task_families():
         folder = root / "tasks" / family
-        if family == "dates":
-            rest += 'fewshot_delimiter: "\\n"\n'
-        text, target = forms[family]
-        write(folder / "_base.yaml", BASE.format(title=title, shots=shots, text=text, target=target, rest=rest))
+        write(folder / "_base.yaml", BASE.format(**said))
         for number, shown, docs in drawn:
             write_lines(folder / f"p{number}.jsonl", docs)
             write_lines(folder / f"p{number}_shots.jsonl", shown)
@@ -186,8 +191,6 @@ def write_tasks(root: Path) -> None:
                 f"metadata: {{version: 1, family: {family}, prefix: {prefix_id(family, number)}}}\n",
             )
 
-
-# --- tool calls -------------------------------------------------------------------------------------------------
 
 TOOLS = {
     "set_timer": ("minutes", "integer", "start a timer of some minutes"),
@@ -261,7 +264,7 @@ def tool_case(prefix: str, number: int, names: list[str], text: str, expect: dic
     }
 
 
-def choosing() -> Iterator[tuple[dict[str, Any], Shots]]:
+def choosing() -> Cases:
     seen: set[Any] = set()
     for number, rng in plan("choosing"):
         prefix, names = prefix_id("choosing", number), rng.sample(sorted(TOOLS), 3)
@@ -281,7 +284,9 @@ def choosing() -> Iterator[tuple[dict[str, Any], Shots]]:
         yield {"id": prefix, "text": text}, items
 
 
-def refraining() -> Iterator[tuple[dict[str, Any], Shots]]:
+def refraining() -> Cases:
+    if len(CHAT) < PREFIXES * (1 + PER_PREFIX["refraining"]):
+        raise ValueError(f"CHAT has {len(CHAT)} questions, too few for {PREFIXES} prefixes: write more")
     questions = Random(f"{SEED}:questions").sample(CHAT, len(CHAT))
     for number, rng in plan("refraining"):
         prefix, names = prefix_id("refraining", number), rng.sample(sorted(TOOLS), 3)
@@ -293,8 +298,6 @@ def refraining() -> Iterator[tuple[dict[str, Any], Shots]]:
         expect = {"no_call": NO_TOOL}
         yield {"id": prefix, "text": text}, [tool_case(prefix, i, names, q, expect) for i, q in enumerate(asked)]
 
-
-# --- output formats ---------------------------------------------------------------------------------------------
 
 PERSON = (
     "The {job} {name}, aged {age}, moved to {city} last spring.",
@@ -319,7 +322,7 @@ def format_case(prefix: str, number: int, text: str, limit: int, check: dict[str
     return case | {"stop": ["\n"], "max_tokens": limit, "check": check}
 
 
-def json_family() -> Iterator[tuple[dict[str, Any], Shots]]:
+def json_family() -> Cases:
     def turn(text: str) -> str:
         return f"Text: {text}\nJSON:"
 
@@ -330,7 +333,7 @@ def json_family() -> Iterator[tuple[dict[str, Any], Shots]]:
         yield {"id": prefix, "text": shown}, cases
 
 
-def marker_family() -> Iterator[tuple[dict[str, Any], Shots]]:
+def marker_family() -> Cases:
     def turn(words: list[str]) -> str:
         return f"Copy the words and then write END.\nWords: {' '.join(words)}\nCopy:"
 
@@ -346,7 +349,7 @@ def marker_family() -> Iterator[tuple[dict[str, Any], Shots]]:
         yield {"id": prefix, "text": shown}, cases
 
 
-def write_cases(path: Path, *families: Iterator[tuple[dict[str, Any], Shots]]) -> None:
+def write_cases(path: Path, *families: Cases) -> None:
     """Cases in `NAME.jsonl`, their prefixes in `NAME.prefixes.jsonl`."""
     made = [pair for family in families for pair in family]
     write_lines(path, [case for _, cases in made for case in cases])

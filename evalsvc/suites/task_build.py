@@ -3,6 +3,7 @@
 Everything heavy (lm_eval, datasets) is imported inside the functions.
 """
 
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -107,16 +108,21 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _quiet(offline: bool) -> Iterator[None]:
-    """Without progress bars and, for local data, without a look at the network; both as they were afterwards."""
+    """Without progress bars and talk of retries and, for local data, without a look at the network; all as it was
+    afterwards."""
     import datasets
+    from datasets import config as settings
 
-    bars, was = datasets.are_progress_bars_disabled(), datasets.config.HF_HUB_OFFLINE
+    hub = logging.getLogger("huggingface_hub")
+    bars, was, level = datasets.are_progress_bars_disabled(), settings.HF_HUB_OFFLINE, hub.level
     datasets.disable_progress_bars()
-    datasets.config.HF_HUB_OFFLINE = was or offline
+    settings.HF_HUB_OFFLINE = was or offline
+    hub.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        datasets.config.HF_HUB_OFFLINE = was
+        settings.HF_HUB_OFFLINE = was
+        hub.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()
 
@@ -158,6 +164,7 @@ def generation_limits(task: Any, where: str = "") -> tuple[tuple[str, ...], int]
     """Stop strings and most new tokens of a generative task.
 
     Raises:
+        ConfigError: A stop string or the limit cannot be used.
         CapabilityError: An argument asks for anything but greedy decoding.
     """
     from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
@@ -168,4 +175,9 @@ def generation_limits(task: Any, where: str = "") -> tuple[tuple[str, ...], int]
     for name, value in given.items():
         if value not in GREEDY.get(name, ()):
             raise CapabilityError(f"{where}: generation_kwargs {name}: {value!r} is not served, only greedy decoding")
-    return tuple([until] if isinstance(until, str) else until), int(limit)
+    stop = [until] if isinstance(until, str) else until
+    if not all(isinstance(text, str) and text for text in stop):
+        raise ConfigError(f"{where}: generation_kwargs until: {until!r} is not a list of strings")
+    if type(limit) is not int or limit < 1:
+        raise ConfigError(f"{where}: generation_kwargs max_gen_toks: {limit!r} is not a number of tokens")
+    return tuple(stop), limit
