@@ -1,7 +1,7 @@
 """The one object that a gate's exit code, JSON, table and sentence are printed from. Proportions inside."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from evalsvc.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, EXIT_REGRESSED
@@ -98,8 +98,7 @@ class Row:
             f"drop {format_points(self.drop)} points, {100 * (1 - alpha):g} % [{low}, {high}], "
             f"upper bound {format_points(self.upper)}",
             *([f"margin {format_margin(self.margin)}"] if self.margin is not None else []),
-            f"one-sided {test} {format_p(self.p, sign=True)}"
-            + (f" ({format_p(self.p_adjusted)} after Holm)" if self._adjusted else ""),
+            f"one-sided {test} {format_p(self.p, sign=True)}{self._after_holm}",
         ]
         if self.few_clusters:
             these = "this prefix" if self.clusters == 1 else f"these {self.clusters} prefixes"
@@ -123,8 +122,10 @@ class Row:
         return {**_plain(document), "remark": self.remark}
 
     @property
-    def _adjusted(self) -> bool:
-        return self.p_adjusted is not None and self.p is not None and self.p_adjusted > self.p
+    def _after_holm(self) -> str:
+        if self.p is None or self.p_adjusted is None or self.p_adjusted <= self.p:
+            return ""
+        return f" ({format_p(self.p_adjusted)} after Holm)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +214,9 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """The decision as plain JSON, drops and bounds in points (their keys say so)."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
-        document = {name: asdict(value) if is_dataclass(value) else value for name, value in fields.items()}
+        document = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
+        document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
+        document["aa"] = None if self.aa is None else asdict(self.aa)
         rows = [row.to_json() for row in self.rows]
         return {"schema": SCHEMA, "exit_code": self.exit_code, **_plain(document), "rows": rows}
 

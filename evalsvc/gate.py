@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from evalsvc.decision import AAResult, ArmFace, Decision, Row, combine_exit_codes, format_margin, format_points
 from evalsvc.errors import ConfigError, EvidenceError
@@ -138,7 +139,7 @@ def judge_counts(lost: int, gained: int, items: int, policy: Policy) -> Row:
         measured = measure_counts(lost, gained, items, alpha=policy.alpha)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    counts = {"items": items, "n": items, "lost": lost, "gained": gained}
+    counts: dict[str, Any] = {"items": items, "n": items, "lost": lost, "gained": gained}
     blank = Row(scope="pooled", baseline_right=None, errors_baseline=0, errors_candidate=0, **counts)
     return _with_verdict(_with_numbers(blank, measured), decide(measured, policy.margin))
 
@@ -204,7 +205,7 @@ def _counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str], rows: Seq
     return counted
 
 
-def _counts(pairs: Sequence[Pair]) -> dict[str, int]:
+def _counts(pairs: Sequence[Pair]) -> dict[str, Any]:
     values = [values for pair in pairs if (values := scored_values(pair)) is not None]
     return {
         "items": len(pairs),
@@ -275,4 +276,6 @@ def _sentence(outcome: Outcome, rows: Mapping[str, Row], candidate: ArmRecord, p
         more = rows[outcome.deciding[0]].more_items
         if more:
             body += f"; about {more:,} more items would decide"
+    if outcome.word == "PASS" and rows[POOLED].factors_met:
+        body += f"; factors met: {', '.join(rows[POOLED].factors_met)}"
     return f"{head}: {body}"

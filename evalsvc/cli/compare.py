@@ -16,10 +16,12 @@ def compare(
 ) -> None:
     """Show what a candidate lost and gained, by suite and family.
 
-    A look, not a gate: exits 0 whatever the verdict, 2 when the arms cannot be compared; stores nothing.
+    A look, not a gate: exits 0 whatever the verdict, 4 when no item was answered by both, 2 for mistakes; stores
+    nothing.
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.deciding import decide_stored
+    from evalsvc.errors import EXIT_INVALID
     from evalsvc.policy import Policy, load_policy
     from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
@@ -34,3 +36,5 @@ def compare(
         from evalsvc.cli.tables import render_decisions
 
         stdout_console().print(render_decisions([decision], families=True))
+    if decision.rows[0].n == 0:
+        raise typer.Exit(EXIT_INVALID)

@@ -31,7 +31,8 @@ def gate(
     rules = load_policy(policy)
     with open_store(db) as store:
         base = resolve_arm(store, baseline)
-        arms = [resolve_arm(store, address) for address in dict.fromkeys(candidate)]
+        named = [resolve_arm(store, address) for address in candidate]
+        arms = list({arm.id: arm for arm in named}.values())  # one arm may have been given by two addresses
         decisions = [decide_stored(store, base, arm, rules) for arm in arms]
         for arm, decision in zip(arms, decisions, strict=True):
             save_decision(

@@ -68,10 +68,10 @@ def _run(arguments: list[str], debug: bool) -> int:
     except BrokenPipeError:  # the reader of our output left; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
-    except _UsageError as error:
-        error.show()  # pyright: ignore[reportAttributeAccessIssue]
-        return EXIT_ERROR
     except Exception as error:
+        if isinstance(error, _UsageError):
+            error.show()  # pyright: ignore[reportAttributeAccessIssue]
+            return EXIT_ERROR
         hint = "" if debug else "; --debug shows the traceback"
         return _say(f"unexpected {type(error).__name__}: {error}{hint}", EXIT_ERROR, debug)
 

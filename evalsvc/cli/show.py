@@ -24,12 +24,13 @@ def show(
         if address.isdecimal():
             run = queries.run_record(store, int(address))
             arms = queries.arms(store, run.id)
-            document = {"schema": "evalsvc.run/1", **asdict(run), "arms": [asdict(arm) for arm in arms]}
+            document = {"schema": "evalsvc.show/1", "run": asdict(run), "arms": [asdict(arm) for arm in arms]}
             table = render_run(run, arms)
         else:
             arm = queries.resolve_arm(store, address)
             totals = queries.arm_totals(store, arm.id)
-            document = {"schema": "evalsvc.arm/1", "address": arm.address, **asdict(arm), "totals": asdict(totals)}
+            fields = {"address": arm.address, **asdict(arm)}
+            document = {"schema": "evalsvc.show/1", "arm": fields, "totals": asdict(totals)}
             table = render_arm(arm, totals)
     if json:
         print_json(document)

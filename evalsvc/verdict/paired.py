@@ -5,6 +5,7 @@ items. The drop is `(lost - gained) / n`, a proportion; positive means that the 
 """
 
 from math import sqrt
+from typing import cast
 
 from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
@@ -60,7 +61,11 @@ def tango_upper(lost: float, gained: float, n: float, alpha: float) -> float:
     z = float(norm.isf(alpha))
     drop = (lost - gained) / n
     finite = 1e6  # brentq interpolates: an infinite statistic at margin 1 would give it NaN
-    return float(brentq(lambda m: max(tango_statistic(lost, gained, n, m), -finite) + z, drop, 1.0, xtol=1e-12))
+
+    def above(margin: float) -> float:
+        return max(tango_statistic(lost, gained, n, margin), -finite) + z
+
+    return cast(float, brentq(above, drop, 1.0, xtol=1e-12))
 
 
 def tango_lower(lost: float, gained: float, n: float, alpha: float) -> float:

@@ -107,6 +107,7 @@ def test_an_undamaged_candidate_passes_with_the_numbers_in_the_sentence():
     assert (decision.verdict, decision.exit_code) == ("PASS", 0)
     assert "lost 1, gained 2 of 200; drop -0.50 points, 95 % [" in decision.sentence
     assert "margin 5.0; one-sided exact p = " in decision.sentence
+    assert decision.sentence.endswith("; factors met: decode.kv"), "a PASS names what it covers"
     assert decision.differing_factors == ("decode.kv",) and decision.pairing_verified
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from evalsvc.cli import dashboard as dashboard_module
-from evalsvc.store import queries
+from evalsvc.store import queries, writer
 from evalsvc.store.session import open_store
 
 
@@ -15,7 +15,8 @@ def gate(policy, db, *candidates, baseline="base"):
 
 
 @pytest.mark.parametrize(
-    ("candidates", "code"), [(["good"], 0), (["bad"], 1), (["good", "bad"], 1), (["good", "good"], 0), (["2:base"], 0)]
+    ("candidates", "code"),
+    [(["good"], 0), (["bad"], 1), (["good", "bad"], 1), (["good", "1:good"], 0), (["2:base"], 0)],
 )
 def test_gate_exits_by_precedence(evalsvc_json, policy, db, candidates, code):
     found, document = evalsvc_json(*gate(policy, db, *candidates))
@@ -78,6 +79,16 @@ def test_compare_is_a_look_and_exits_0(evalsvc, evalsvc_json, db):
         assert queries.decisions(store, 1) == []
 
 
+def test_an_arm_without_samples_has_nothing_to_compare_and_exits_4(evalsvc, policy, db):
+    with open_store(db) as store:
+        writer.open_arm(
+            store, 2, name="empty", fingerprint="fp", plan="", stages={}, injected={}, details={}, expected=120
+        )
+    for arguments in (["compare", "1:base", "2:empty", "--db", db], gate(policy, db, "2:empty", baseline="1:base")):
+        code, out, _ = evalsvc(*arguments)
+        assert code == 4 and "no samples" in out
+
+
 @pytest.mark.parametrize(
     ("lost", "gained", "items", "margin", "code", "says"),
     [
@@ -125,7 +136,7 @@ def test_show_says_what_an_arm_is(evalsvc, evalsvc_json, db):
     for text in ("decode_k_scale 0.25", "120 of 120", "matched", "float8_e4m3fn", "0.0123", "600 of prompts"):
         assert text in out
     _, document = evalsvc_json("show", "1:bad", "--db", db)
-    assert document["address"] == "1:bad" and document["totals"]["samples"] == 120
+    assert document["arm"]["address"] == "1:bad" and document["totals"]["samples"] == 120
     _, document = evalsvc_json("show", "1", "--db", db)
     assert [arm["name"] for arm in document["arms"]] == ["base", "good", "bad"]
 

@@ -9,7 +9,7 @@ from scipy.stats import t as student
 
 from evalsvc.verdict.clusters import Clusters, cluster_bounds, cluster_p, gather_clusters
 from evalsvc.verdict.measure import measure, measure_counts
-from evalsvc.verdict.paired import smallest_provable_margin
+from evalsvc.verdict.paired import smallest_provable_margin, tango_statistic
 
 
 def clusters(totals, sizes):
@@ -117,3 +117,24 @@ def test_false_alarms_stay_under_five_percent_when_items_flip_together(sizes):
         totals = clusters(2 * lost - discordant, sizes)
         red += max(binom.sf(lost.sum() - 1, discordant.sum(), 0.5), cluster_p(totals)) < 0.05
     assert red / repetitions <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / repetitions)
+
+
+def test_a_drop_of_the_margin_passes_in_at_most_five_percent_when_items_flip_alone():
+    rng, repetitions, n, margin = np.random.default_rng(3), 20_000, 1319, 0.01
+    flips = rng.multinomial(n, [0.03, 0.02, 0.95], repetitions)[:, :2]
+    pairs, times = np.unique(flips, axis=0, return_counts=True)
+    passed = [tango_statistic(int(b), int(c), n, margin) <= -1.6448536 for b, c in pairs]
+    rate = float(times[passed].sum()) / repetitions
+    assert 0.02 < rate <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / repetitions)
+
+
+@pytest.mark.parametrize("sizes", [[60] * 8, [24] * 20, [400] + [20] * 19], ids=["8 equal", "20 equal", "one dominant"])
+def test_a_drop_of_the_margin_passes_in_at_most_five_percent_when_items_flip_together(sizes):
+    rng, repetitions, margin, discordance = np.random.default_rng(5), 2_500, 0.02, 0.08
+    lean = 0.5 + margin / discordance / 2
+    passed = 0
+    for _ in range(repetitions):
+        discordant = rng.binomial(sizes, discordance)
+        lost = rng.binomial(discordant, rng.beta(lean, 1 - lean, len(sizes)))
+        passed += cluster_bounds(clusters(2 * lost - discordant, sizes), 0.05)[1] <= margin
+    assert passed / repetitions <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / repetitions)
