@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import altair as alt
 import pandas as pd
-from evalsvc.dashboards.rows import FAMILY, POOLED, VerdictRow
-from evalsvc.dashboards.text import p_value, visible_text
+from evalsvc.dashboards.rows import FAMILY, VerdictRow
+from evalsvc.dashboards.text import p_value, points, visible_text
 
 DESCRIBED, BLIND = "described", "blind"
 # word -> (colour, shape): told apart without colour too.
@@ -18,7 +18,7 @@ MARKS = {
     DESCRIBED: ("#7d8896", "stroke"),
 }
 _ROW_HEIGHT = 28
-_AXIS_HEIGHT = 48  # the page fits axis and title into the height that is asked for
+_AXIS_HEIGHT = 76  # the page fits axis and title into the height that is asked for
 _INDENT = "\u2003"
 
 
@@ -43,10 +43,10 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
                 "c": row.gained,
                 "n": row.n,
                 "p": p_value(row.p if row.p_adjusted is None else row.p_adjusted),
-                "pooled": row.level == POOLED,
+                "text": f"{points(row.drop, signed=True)}  [{points(row.lower)}, {points(row.upper)}]",
             }
         )
-    columns = ["row", "drop", "lower", "upper", "margin", "verdict", "b", "c", "n", "p", "pooled"]
+    columns = ["row", "drop", "lower", "upper", "margin", "verdict", "b", "c", "n", "p", "text"]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -58,7 +58,7 @@ def points_domain(frames: Sequence[pd.DataFrame]) -> tuple[float, float]:
             values += [float(value) for value in frame[column].dropna()]
     low, high = min(values), max(values)
     air = max(1.0, 0.04 * (high - low))
-    return low - air, high + 2 * air
+    return low - air, high + air
 
 
 def forest(frame: pd.DataFrame, domain: tuple[float, float]) -> alt.LayerChart:
@@ -107,12 +107,14 @@ def forest(frame: pd.DataFrame, domain: tuple[float, float]) -> alt.LayerChart:
         .mark_tick(thickness=2, size=_ROW_HEIGHT - 6, color="#1c2430")
         .encode(y=y, x=alt.X("margin:Q", scale=scale), tooltip=tooltip)
     )
-    number = base.mark_text(align="left", dx=8, fontSize=11, color="#5b6675").encode(
-        y=y, x=alt.X("upper:Q", scale=scale), text=alt.Text("drop:Q", format="+.1f")
+    number = base.mark_text(align="left", dx=14, fontSize=11, color="#5b6675").encode(
+        y=y, x=alt.value("width"), text="text:N"
     )
     chart = alt.layer(zero, interval, margin, point, number)
     return alt.LayerChart(layer=chart.layer, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT).configure_view(stroke=None)
 
 
 def _row_axis() -> alt.Axis:
-    return alt.Axis(labelLimit=260, labelFontSize=12, labelPadding=10, ticks=False, domain=False, minExtent=150)
+    return alt.Axis(
+        labelLimit=260, labelFontSize=12, labelPadding=10, ticks=False, domain=False, minExtent=150, labelFlush=False
+    )

@@ -21,13 +21,18 @@ STYLE = """<style>
 .ev { font-size: .875rem; line-height: 1.45; color: #1c2430; }
 .ev-scroll { overflow-x: auto; border: 1px solid #dfe3e8; border-radius: 8px; }
 .ev table { border-collapse: collapse; width: 100%; min-width: 860px; margin: 0; }
-.ev th, .ev td { padding: .42rem .75rem; border: 0; border-bottom: 1px solid #edf0f3; text-align: left;
+.ev th, .ev td { padding: .4rem .6rem; border: 0; border-bottom: 1px solid #edf0f3; text-align: left;
   vertical-align: middle; }
 .ev thead th { font-weight: 500; color: #5b6675; font-size: .78rem; white-space: nowrap; border-bottom-color: #dfe3e8; }
 .ev .num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .ev tr.group td { background: #f5f6f8; padding-top: .6rem; padding-bottom: .6rem; border-top: 1px solid #dfe3e8; }
 .ev tbody:first-of-type tr.group:first-child td { border-top: 0; }
-.ev td.name { white-space: nowrap; }
+.ev td.name, .ev-nowrap { white-space: nowrap; }
+.ev td.verdict { min-width: 190px; }
+.ev .ev-stick { position: sticky; left: .6rem; max-width: calc(100vw - 4.5rem); }
+.ev table.tight { font-size: .82rem; }
+.ev table.tight .ev-mono { font-size: .74rem; }
+.ev table.overview { min-width: 0; }
 .ev td.met { color: #5b6675; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
 .ev tr.pooled td.name, .ev tr.pooled td.num { font-weight: 600; }
 .ev tr.family td { color: #5b6675; font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
@@ -38,7 +43,6 @@ STYLE = """<style>
 .ev-name { font-weight: 650; font-size: .95rem; }
 .ev-plan, .ev-mono { font-family: ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; font-size: .78rem;
   color: #5b6675; overflow-wrap: anywhere; }
-.ev-end { margin-left: auto; }
 .ev-quiet { color: #5b6675; font-size: .8rem; }
 .ev-pill { display: inline-block; padding: .08rem .55rem; border-radius: 99px; font-weight: 600; font-size: .76rem;
   letter-spacing: .02em; white-space: nowrap; font-style: normal; }
@@ -46,6 +50,7 @@ STYLE = """<style>
   color: #7a3e9d; font-weight: 600; font-size: .76rem; white-space: nowrap; }
 .ev-facts { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; color: #5b6675; font-size: .86rem; }
 .ev-facts b { color: #1c2430; font-weight: 600; }
+.ev h2 { font-size: 1.05rem; font-weight: 650; padding: 0; margin: .6rem 0 .15rem; }
 .ev h1 { font-size: 1.5rem; font-weight: 650; padding: 0; margin: 0 0 .3rem; letter-spacing: -.01em; }
 .ev-brand { font-size: 1.15rem; font-weight: 700; letter-spacing: -.01em; }
 .ev-note { border-left: 3px solid #c9d1da; padding: .1rem 0 .1rem .8rem; color: #3b4654; }
@@ -65,6 +70,11 @@ def fault_badge(injected: dict[str, Any]) -> str:
         return ""
     named = ", ".join(f"{name} {value}" for name, value in injected.items())
     return f'<span class="ev-fault">⚑ injected fault: {escape(named)}</span>'
+
+
+def title(text: str, explained: str) -> str:
+    """A heading inside a view, with one line under it."""
+    return f'{STYLE}<div class="ev"><h2>{escape(text)}</h2><div class="ev-quiet">{escape(explained)}</div></div>'
 
 
 def header(view: RunView) -> str:
@@ -87,7 +97,8 @@ BRAND = (
     '<div class="ev-quiet">What a precision plan costs</div></div>'
 )
 PAGE_STYLE = """<style>
-[data-testid="stMainBlockContainer"] { padding-top: 2.6rem; max-width: 1500px; }
+[data-testid="stMainBlockContainer"] { padding: 3.4rem 2.5rem 4rem; max-width: 1500px; }
+@media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 3.8rem 1rem 4rem; } }
 [data-testid="stDecoration"] { display: none; }
 </style>"""
 

@@ -12,6 +12,7 @@ from evalsvc.store import queries
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
+LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
 _ALL = "all"
 _DIRECTIONS = {"lost and gained": None, "▼ lost": "lost", "▲ gained": "gained"}
 
@@ -72,7 +73,10 @@ def _show_text(text: str) -> None:
     if not text:
         st.caption("(empty)")
         return
-    st.code(visible_text(text), language=None, wrap_lines=True)
+    shown = visible_text(text)
+    tall = len(shown) > LONG_CHARACTERS or shown.count("\n") > LONG_LINES
+    with st.container(height=LONG_HEIGHT_PX, border=False) if tall else st.container():
+        st.code(shown, language=None, wrap_lines=True)
     hidden = hidden_characters(text)
     if hidden:
         st.caption(f"first {SHOWN_CHARACTERS:,} of {len(text):,} characters; `evalsvc show` prints the rest")

@@ -1,7 +1,7 @@
 """View 1: what the gate decided, and what each arm really was."""
 
 import streamlit as st
-from evalsvc.dashboards import tables
+from evalsvc.dashboards import markup, tables
 from evalsvc.dashboards.reads import RunView
 
 
@@ -10,9 +10,11 @@ def show(view: RunView) -> None:
     if not view.candidates:
         st.info("This run has no arm beside the baseline.")
         return
+    st.html(tables.overview(view))
+    st.html(tables.repeat_line(view))
+    st.html(markup.title("Every suite", "As the gate decided it. Drops, bounds and margins in points."))
     families = st.toggle("Show families", value=False, help="Families are described inside their suite, not decided.")
     st.html(tables.verdict_table(view, families=families))
-    st.html(tables.repeat_line(view))
     with st.expander("How to read this table"):
         st.markdown(
             "- **lost b**: right in the baseline only. **gained c**: right in the candidate only. "
@@ -23,6 +25,6 @@ def show(view: RunView) -> None:
             "- **blind**: no scored token met a factor in which the arms differ, so the row cannot see the change.\n"
             "- **p, Holm**: one-sided p of no drop, adjusted over suites and pooled row; families show their own."
         )
-    st.subheader("What each stage held", anchor=False)
-    st.caption("Measured, not asked for. KL: of the next token against the baseline over a fixed text, per stage.")
+    explained = "Measured, not asked for. KL: of the next token against the baseline over a fixed text, per stage."
+    st.html(markup.title("What each stage held", explained))
     st.html(tables.arms_table(view))

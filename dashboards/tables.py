@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from evalsvc.dashboards.markup import STYLE, fault_badge, pill
+from evalsvc.dashboards.markup import NOT_DECIDED, STYLE, WORDS, fault_badge, pill
 from evalsvc.dashboards.reads import Candidate, RunView
-from evalsvc.dashboards.rows import FAMILY, VerdictRow
+from evalsvc.dashboards.rows import FAMILY, POOLED, SUITE, VerdictRow
 from evalsvc.dashboards.text import byte_size, escape, p_value, points, small_number
 
 from evalsvc.store.records import ArmRecord
@@ -25,6 +25,29 @@ _HEAD = "".join(
     )
 )
 _COLUMNS = 10
+
+
+def overview(view: RunView) -> str:
+    """Candidates x suites at a glance: one word and the drop in points in each cell."""
+    suites = sorted({row.suite for c in view.candidates for row in c.rows if row.level == SUITE})
+    names = ["candidate", "gate", "pooled", *suites]
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = ""
+    for candidate in view.candidates:
+        found = {row.suite: row for row in candidate.rows if row.level in (POOLED, SUITE)}
+        name = f'<span class="ev-name">{escape(candidate.arm.name)}</span> {fault_badge(candidate.arm.injected)}'
+        cells = "".join(f"<td>{_glance(found.get(suite))}</td>" for suite in ("", *suites))
+        body += f'<tr><td class="name">{name}</td><td>{pill(candidate.word)}</td>{cells}</tr>'
+    return _table(head, f"<tbody>{body}</tbody>", "overview")
+
+
+def _glance(row: VerdictRow | None) -> str:
+    if row is None:
+        return '<span class="ev-quiet">–</span>'
+    symbol, ink, _ = WORDS.get(row.word or "", NOT_DECIDED)
+    word = "blind" if row.blind else (row.word or "").lower()
+    drop = "" if row.drop is None else points(row.drop, signed=True)
+    return f'<span class="ev-nowrap"><span style="color:{ink}">{symbol} {escape(word)}</span> {drop}</span>'
 
 
 def verdict_table(view: RunView, *, families: bool) -> str:
@@ -54,11 +77,11 @@ def arms_table(view: RunView) -> str:
         for name, number in (
             ("arm", False),
             ("stage", False),
-            ("weights", False),
-            ("KV", False),
-            ("weights, format", True),
-            ("weights, resident", True),
-            ("KV a token", True),
+            ("weights format", False),
+            ("KV format", False),
+            ("weights", True),
+            ("resident", True),
+            ("KV/token", True),
             ("KL mean", True),
             ("KL max", True),
             ("proof", False),
@@ -66,11 +89,11 @@ def arms_table(view: RunView) -> str:
     )
     arms = [view.baseline, *(candidate.arm for candidate in view.candidates)]
     body = "".join(f"<tbody>{_arm_rows(arm)}</tbody>" for arm in arms)
-    return _table(head, body)
+    return _table(head, body, "tight")
 
 
-def _table(head: str, body: str) -> str:
-    table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
+def _table(head: str, body: str, kind: str = "") -> str:
+    table = f'<table class="{kind}"><thead><tr>{head}</tr></thead>{body}</table>'
     return f'{STYLE}<div class="ev"><div class="ev-scroll">{table}</div></div>'
 
 
@@ -81,11 +104,10 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
         progress = f'<span class="ev-quiet">running: {candidate.totals.samples} of {arm.expected} samples</span>'
     if candidate.totals.errors:
         progress += f'<span class="ev-quiet">{candidate.totals.errors} errors</span>'
+    name = f'<span class="ev-name">{escape(arm.name)}</span>{pill(candidate.word)}{fault_badge(arm.injected)}'
+    top = f'<div class="ev-head">{name}<span class="ev-plan">{escape(arm.plan)}</span>{progress}</div>'
     head = (
-        f'<tr class="group"><td colspan="{_COLUMNS}"><div class="ev-head">'
-        f'<span class="ev-name">{escape(arm.name)}</span>'
-        f'{fault_badge(arm.injected)}<span class="ev-plan">{escape(arm.plan)}</span>{progress}'
-        f'<span class="ev-end">{pill(candidate.word)}</span></div>{_sentence(candidate)}</td></tr>'
+        f'<tr class="group"><td colspan="{_COLUMNS}"><div class="ev-stick">{top}{_sentence(candidate)}</div></td></tr>'
     )
     if candidate.decision is None:
         command = f"evalsvc gate --baseline {view.baseline.address} --candidate {arm.address} --policy POLICY"
@@ -125,7 +147,7 @@ def _line(row: VerdictRow) -> str:
         p_value(row.p if row.p_adjusted is None else row.p_adjusted),
     )
     cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
-    name = f'<td class="name">{escape(row.label)}</td><td>{verdict}</td>'
+    name = f'<td class="name">{escape(row.label)}</td><td class="verdict">{verdict}</td>'
     return f'<tr class="{" ".join(kinds)}">{name}{cells}<td class="met">{met}</td></tr>'
 
 

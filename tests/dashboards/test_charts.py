@@ -1,0 +1,83 @@
+"""The forest plot as data: nothing here needs a page."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from evalsvc.dashboards.charts import MARKS, forest, forest_frame, points_domain
+from evalsvc.dashboards.rows import VerdictRow
+
+ROW = VerdictRow(
+    level="suite",
+    suite="tasks",
+    family="",
+    through="",
+    items=50,
+    n=50,
+    lost=4,
+    gained=1,
+    drop=6.0,
+    lower=-1.0,
+    upper=13.0,
+    margin=15.0,
+    p=0.19,
+    p_adjusted=0.57,
+    word="PASS",
+    remark="",
+    factors_met=("decode.kv",),
+    blind=False,
+    counted=True,
+)
+
+
+def test_a_row_keeps_its_numbers_and_its_adjusted_p():
+    (line,) = forest_frame([ROW]).to_dict("records")
+    assert (line["row"], line["drop"], line["lower"], line["upper"], line["margin"]) == ("tasks", 6.0, -1.0, 13.0, 15.0)
+    assert (line["verdict"], line["p"], line["text"]) == ("PASS", ".570", "+6.0  [-1.0, 13.0]")
+
+
+def test_a_blind_row_shows_no_margin_and_a_family_no_verdict():
+    blind = replace(ROW, blind=True, word="INVALID")
+    family = replace(ROW, level="family", family="copying", word=None, margin=None)
+    lines = forest_frame([blind, family]).to_dict("records")
+    assert [line["verdict"] for line in lines] == ["blind", "described"]
+    assert lines[0]["margin"] is None or lines[0]["margin"] != lines[0]["margin"]
+    assert lines[1]["row"].strip() == "copying"
+
+
+def test_a_row_without_a_drop_is_left_out_and_equal_labels_stay_apart():
+    frame = forest_frame([ROW, ROW, replace(ROW, drop=None, suite="unscored")])
+    assert list(frame["row"]) == ["tasks", "tasks (2)"]
+
+
+def test_the_axis_shows_every_bound_margin_and_zero():
+    low, high = points_domain([forest_frame([ROW]), forest_frame([replace(ROW, lower=40.0, upper=90.0, drop=60.0)])])
+    assert low < -1.0 and high > 90.0
+    low, high = points_domain([forest_frame([replace(ROW, lower=40.0, margin=None)])])
+    assert low < 0.0
+    assert points_domain([]) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("word", ["PASS", "REGRESSED", "INCONCLUSIVE", "INVALID"])
+def test_each_word_has_a_colour_and_a_shape_of_its_own(word):
+    frame = forest_frame([replace(ROW, word=word)])
+    spec = forest(frame, (-5.0, 20.0)).to_dict()
+    point = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "point")
+    colour, shape = MARKS[word]
+    assert point["encoding"]["color"]["scale"] == {"domain": [word], "range": [colour]}
+    assert point["encoding"]["shape"]["scale"] == {"domain": [word], "range": [shape]}
+    assert len({shape for _, shape in MARKS.values()}) == len(MARKS)
+
+
+def test_the_margin_is_drawn_where_a_row_has_one():
+    spec = forest(forest_frame([ROW]), (-5.0, 20.0)).to_dict()
+    tick = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "tick")
+    assert tick["encoding"]["x"]["field"] == "margin"
+    assert tick["transform"] == [{"filter": "isValid(datum.margin)"}]
+
+
+def test_a_hostile_name_is_data():
+    frame = forest_frame([replace(ROW, suite="</script>\u2028<b>")])
+    spec = json.dumps(forest(frame, (-5.0, 20.0)).to_dict())
+    assert "⟨U+2028⟩" in frame["row"][0]
+    assert "\u2028" not in spec

@@ -1,0 +1,63 @@
+"""Text stays text, numbers stay readable."""
+
+import pytest
+from evalsvc.dashboards.launch import APP, database_address, streamlit_args
+from evalsvc.dashboards.text import (
+    byte_size,
+    escape,
+    hidden_characters,
+    p_value,
+    points,
+    small_number,
+    visible_text,
+)
+
+
+def test_what_cannot_be_seen_is_made_visible():
+    assert visible_text("a\x00b\u2028c\u202ed\x7fe\u200bf") == "a␀b⟨U+2028⟩c⟨U+202E⟩d␡e⟨U+200B⟩f"
+    assert visible_text("line\n\ttab é 漢 😀") == "line\n\ttab é 漢 😀"
+    assert visible_text("\ud800") == "⟨U+D800⟩"
+
+
+def test_long_text_is_cut_and_says_by_how_much():
+    assert visible_text("abcdef", 4) == "abcd"
+    assert hidden_characters("abcdef", 4) == 2
+    assert hidden_characters("abc", 4) == 0
+
+
+def test_markup_is_escaped():
+    assert escape("<b title='x\">&") == "&lt;b title=&#x27;x&quot;&gt;&amp;"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0.0, "0.0"), (-0.01, "0.0"), (5.04, "+5.0"), (-2.26, "-2.3")],
+)
+def test_points_have_one_decimal_and_no_negative_zero(value, shown):
+    assert points(value, signed=True) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (0.0004, "<.001"), (0.0412, ".041"), (1.0, "1")])
+def test_p_values(value, shown):
+    assert p_value(value) == shown
+
+
+def test_sizes_and_small_numbers():
+    assert [byte_size(v) for v in (None, 12, 23040, 269e6, 1.2e9)] == ["–", "12 B", "23.0 kB", "269.0 MB", "1.2 GB"]
+    assert [small_number(v) for v in (None, 0, 0.00164, 5.12)] == ["–", "0", "0.0016", "5.1"]
+
+
+def test_the_server_listens_on_loopback_and_reports_nothing():
+    arguments = streamlit_args("a b.db", 8600)
+    assert arguments[:4] == ["-m", "streamlit", "run", str(APP)]
+    assert {"--server.address=127.0.0.1", "--server.port=8600", "--browser.gatherUsageStats=false"} <= set(arguments)
+    assert arguments[-3:] == ["--", "--db", "a b.db"]
+    assert "--server.headless=false" in streamlit_args("x", 1, headless=False)
+
+
+def test_the_database_is_named_by_flag_before_environment():
+    assert database_address(["--db", "a"], {"EVALSVC_DB": "b"}) == "a"
+    assert database_address(["--db=a"], {}) == "a"
+    assert database_address([], {"EVALSVC_DB": "b"}) == "b"
+    assert database_address(["--db"], {}) is None
+    assert database_address([], {"EVALSVC_DB": ""}) is None
