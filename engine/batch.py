@@ -1,7 +1,7 @@
 """A packed batch: tokens of several sequences side by side, and the tiles in which attention computes them."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from evalsvc.kernels.paged_attention import KEY_BLOCK, Tiles
@@ -77,6 +77,22 @@ def pack(pool: KVPool, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
         _tiles(spans, tile_rows, len(token_ids)),
         torch.tensor(logit_rows, dtype=torch.long),
     )
+
+
+def never_one_row(batch: PackedBatch) -> PackedBatch:
+    """The same batch, with its only token, or its only wanted row of logits, put in twice.
+
+    torch's bf16 product of a single row sums in another order than that of two and more (1 element of a 1536 -> 576
+    product differed by a rounding, from 2 to 512 rows none did), so that who decodes alone would get other bits than
+    in company. Up to 4096 multiplications torch takes a third way: two rows are past it once in * out > 2048.
+    """
+    rows = batch.logit_rows.repeat(2) if len(batch.logit_rows) == 1 else batch.logit_rows
+    if len(batch.token_ids) > 1:
+        return replace(batch, logit_rows=rows)
+    ids, positions, slots, flat = (
+        t.repeat(2) for t in (batch.token_ids, batch.positions, batch.slots, batch.tiles.flat)
+    )
+    return PackedBatch(ids, positions, slots, replace(batch.tiles, flat=flat), rows)
 
 
 def _tiles(spans: list[tuple[int, int, int, Sequence]], tile_rows: int, n_tokens: int) -> Tiles:

@@ -13,7 +13,7 @@ from evalsvc.kernels.dispatch import counting
 from torch import Tensor
 
 from .attention import Step, stepping
-from .batch import Chunk, pack
+from .batch import Chunk, never_one_row, pack
 from .kv.pool import KVPool, PoolFull, Scales, Sequence
 from .kv.prefix import PrefixStore
 from .model import WeightSet
@@ -73,18 +73,20 @@ class Stage:
             PoolFull: No room; nothing was written.
         """
         batch = pack(self.pool, chunks, self.tile_rows)
+        wanted = len(batch.logit_rows)
         self.tokens_computed += len(batch.token_ids)
         self.forwards += 1
+        batch = never_one_row(batch)
         inputs = {
             "input_ids": batch.token_ids[None],
             "position_ids": batch.positions[None],
             "use_cache": False,
         }
         with stepping(Step(self.pool, batch.slots, batch.tiles)), counting(self.kernels):
-            if not len(batch.logit_rows):
+            if not wanted:
                 self.weights.model.model(**inputs)
                 return torch.empty(0, self.weights.model.config.vocab_size)
-            return self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0].float()
+            return self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
 
 
 class PrefillStage(Stage):
