@@ -1,0 +1,125 @@
+"""At one torch thread an answer is the same to the last bit, whoever shares the batch, the pages or the pool."""
+
+import json
+
+import pytest
+from evalsvc.engine.arm import ArmSpec
+from evalsvc.engine.engine import Engine
+from evalsvc.engine.precision import parse_plan
+from evalsvc.engine.requests import GenerateRequest, ScoreRequest
+from evalsvc.engine.stage import PrefillStage
+
+PLANS = {
+    "bf16": "w=bf16,kv=bf16",
+    "unequal": "w=bf16,kv=bf16 > w=int4:g32:sym,kv=fp8",
+    "back": "w=fp8,kv=fp8:uncalibrated > w=bf16,kv=bf16",
+    "calibrated": "w=fp8:w8a16,kv=fp8:tensor:calibrated > w=int4:g32:asym,kv=fp8:tensor:calibrated",
+}
+PREFIX = "the end and the other end of a long prefix"  # 33 tokens: two pages and one token
+# Prompt lengths in tokens: one, two pages, exactly one page, and one over each.
+LENGTHS = [1, 15, 16, 17, 32, 33, 70]
+
+
+@pytest.fixture(scope="module")
+def engine_of(tiny, tmp_path_factory):
+    calibration = tmp_path_factory.mktemp("calibration") / "prompts.jsonl"
+    calibration.write_text("\n".join(json.dumps({"prompt": p}) for p in ("another text the model reads", "xyz 123")))
+
+    def make(plan: str, **options) -> Engine:
+        parsed = parse_plan(PLANS[plan])
+        needs = parsed.prefill.kv.calibrated or parsed.decode.kv.calibrated
+        spec = ArmSpec(parsed, calibration if needs else None)
+        return Engine.load(tiny("llama"), plans={"arm": spec}, **({"kv_tokens": 4096, "poison": True} | options))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def asked(ids):
+    """Generation and scoring through both stages, with and without a shared prefix."""
+    requests: list[GenerateRequest | ScoreRequest] = []
+    for n, length in enumerate(LENGTHS):
+        prompt = ids(length, seed=length)
+        requests.append(GenerateRequest(prompt=prompt, max_tokens=3 + n, id=f"g{n}"))
+        continuations = (ids(1, 50 + n), ids(2 + n, 70 + n), ids(17, 90 + n))
+        for through in ("prefill", "decode"):
+            requests.append(
+                ScoreRequest(context=prompt, continuations=continuations, through=through, id=f"{through}{n}")
+            )
+    for n in range(3):
+        text = PREFIX + "abcdefghijklmnopqrst"[: 8 * n]
+        requests.append(GenerateRequest(prompt=text, max_tokens=6, shared_prefix=PREFIX, id=f"shared{n}"))
+        for through in ("prefill", "decode"):
+            score = ScoreRequest(
+                context=text,
+                continuations=(" the", "yz"),
+                through=through,
+                shared_prefix=PREFIX,
+                id=f"shared-{through}{n}",
+            )
+            requests.append(score)
+    return requests
+
+
+def answers(engine: Engine, requests) -> dict[str, tuple]:
+    """By id, everything of an answer that must not hang on its company."""
+    found = {}
+    for answer in engine.answer(requests):
+        if answer.id.startswith(("g", "shared")) and hasattr(answer, "token_ids"):
+            found[answer.id] = (answer.text, answer.token_ids, answer.finish_reason)
+        else:
+            found[answer.id] = (answer.logprobs, answer.greedy)
+    assert len(found) == len(requests)
+    return found
+
+
+@pytest.fixture(scope="module", params=PLANS)
+def alone(request, engine_of, asked):
+    """Plan and its answers when every request is asked alone, of cold prefixes."""
+    engine = engine_of(request.param, max_batch=1)
+    found = {}
+    for one in asked:
+        engine.arm().prefill.prefixes.drop_all()
+        found |= answers(engine, [one])
+    return request.param, found
+
+
+@pytest.mark.parametrize("max_batch", [3, 32])
+def test_neighbours_change_no_bit(alone, engine_of, asked, nothing_held, max_batch):
+    engine = engine_of(alone[0], max_batch=max_batch)
+    assert answers(engine, asked) == alone[1]
+    nothing_held(engine)
+
+
+def test_order_and_warm_prefixes_change_no_bit(alone, engine_of, asked):
+    engine = engine_of(alone[0], max_batch=5)
+    assert answers(engine, asked[::-1]) == alone[1]
+    assert answers(engine, asked[::2]) == {r.id: alone[1][r.id] for r in asked[::2]}
+    assert engine.proof()["shared_prefixes"]["hits"] > 0
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 33])
+def test_chunks_change_no_bit(alone, engine_of, asked, monkeypatch, chunk):
+    some = asked if chunk > 7 else asked[-13:]  # small chunks are slow, and the last are the longest
+    monkeypatch.setattr(PrefillStage.prefill, "__defaults__", (True, chunk))
+    monkeypatch.setattr(PrefillStage.rows, "__defaults__", (chunk,))
+    assert answers(engine_of(alone[0]), some) == {r.id: alone[1][r.id] for r in some}
+
+
+def test_what_lay_in_the_pool_changes_no_bit(alone, engine_of, asked):
+    assert answers(engine_of(alone[0], poison=False), asked) == alone[1]
+
+
+@pytest.mark.parametrize("pages", [13, 17])
+def test_a_pool_that_splits_the_batch_changes_no_bit(alone, engine_of, asked, nothing_held, pages):
+    engine = engine_of(alone[0], kv_tokens=pages * 16)
+    assert answers(engine, asked) == alone[1]
+    nothing_held(engine)
+
+
+def test_the_same_engine_answers_twice_alike(alone, engine_of, asked):
+    """Cold against warm: A, B, A."""
+    engine = engine_of(alone[0], max_batch=7)
+    first = answers(engine, asked)
+    answers(engine, asked[3:9])
+    assert answers(engine, asked) == first == alone[1]
