@@ -1,0 +1,116 @@
+"""Against the textbook formula in float64, over ragged batches whose unwritten slots hold NaN."""
+
+import math
+
+import pytest
+import torch
+from evalsvc.engine.batch import Chunk, pack
+from evalsvc.engine.kv.pool import KVPool, Scales, Sequence
+from evalsvc.engine.precision import KVFormat
+from evalsvc.kernels.paged_attention import paged_attention
+
+FORMATS = {
+    "fp32": KVFormat("fp32"),
+    "bf16": KVFormat("bf16"),
+    "token-head": KVFormat("fp8", "token-head"),
+    "calibrated": KVFormat("fp8", "tensor:calibrated"),
+    "uncalibrated": KVFormat("fp8", "tensor:uncalibrated"),
+}
+# (tokens already there, tokens now): borders of pages (16) and of blocks of keys (128) among them.
+RAGGED = [(0, 1), (0, 16), (5, 12), (127, 1), (126, 5), (128, 16), (200, 70), (31, 1)]
+KV_HEADS = 2
+
+
+def naive(q, k, v, scaling):
+    """One sequence in float64. q: (rows, heads, dim), the last rows of k, v: (keys, kv_heads, dim)."""
+    rows, heads, _ = q.shape
+    k, v = (t.double().repeat_interleave(heads // t.shape[1], dim=1) for t in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q.double(), k) * scaling
+    allowed = torch.arange(len(k))[None] <= (len(k) - rows + torch.arange(rows))[:, None]
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~allowed, -torch.inf).softmax(-1), v)
+
+
+def filled(fmt: KVFormat, dim: int, seed: int = 0):
+    """A poisoned pool with ragged sequences, pages scattered, and the packed batch of their new tokens."""
+    g = torch.Generator().manual_seed(seed)
+    scales = Scales(torch.tensor([0.011]), torch.tensor([0.007])) if fmt.calibrated else None
+    pool = KVPool(fmt, 1, KV_HEADS, dim, 1600, scales, poison=True)
+    sequences = [Sequence() for _ in RAGGED]
+    for start in range(0, 200, 16):  # page by page in turns, so that no sequence is contiguous
+        for sequence, (before, _) in zip(sequences, RAGGED, strict=True):
+            if start < before:
+                pool.extend(sequence, min(16, before - start))
+    for sequence in sequences:
+        if sequence.length:
+            shape = (sequence.length, KV_HEADS, dim)
+            pool.write(
+                0,
+                torch.tensor(sequence.slots(0, sequence.length)),
+                torch.randn(shape, generator=g) * 2,
+                torch.randn(shape, generator=g) + 0.5,
+            )
+    return g, pool, sequences
+
+
+@pytest.mark.parametrize("tile_rows", [1, 16])
+@pytest.mark.parametrize(("group", "dim"), [(1, 16), (3, 64), (4, 24)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_ragged_batch_equals_the_formula(name, group, dim, tile_rows):
+    """fp32 sums of at most 270 terms err by some 1e-6 of outputs near 1."""
+    g, pool, sequences = filled(FORMATS[name], dim)
+    chunks = [Chunk(s, [0] * now) for s, (_, now) in zip(sequences, RAGGED, strict=True)]
+    if tile_rows == 1:
+        chunks = [Chunk(s, [0]) for s in sequences]
+    batch = pack(pool, chunks, tile_rows)
+    tokens = len(batch.token_ids)
+    q = torch.randn(tokens, KV_HEADS * group, dim, generator=g)
+    new = torch.randn(2, tokens, KV_HEADS, dim, generator=g)
+    pool.write(0, batch.slots, new[0], new[1])
+    out = paged_attention(
+        q, pool.k[0], pool.v[0], pool.read_scale("k", 0), pool.read_scale("v", 0), batch.tiles, dim**-0.5
+    )
+    row = 0
+    for chunk in chunks:
+        mine = slice(row, row + len(chunk.tokens))
+        k, v = pool.read(0, chunk.sequence.slots(0, chunk.sequence.length))
+        expected = naive(q[mine], k, v, dim**-0.5)
+        assert (out[mine] - expected).abs().max() <= 1e-5, chunk.sequence.length
+        row = mine.stop
+    assert math.isfinite(float(out.sum()))
+
+
+def test_a_scale_that_only_the_reader_doubles_changes_the_output():
+    """Fault 8: on both sides it cancels, on one it shows."""
+
+    def output(k_scale: float, v_scale: float, read_factor: float) -> torch.Tensor:
+        fmt = KVFormat("fp8", "tensor:calibrated")
+        pool = KVPool(fmt, 1, 2, 16, 64, Scales(torch.tensor([k_scale]), torch.tensor([v_scale])), read_factor, True)
+        sequence, g = Sequence(), torch.Generator().manual_seed(1)
+        batch = pack(pool, [Chunk(sequence, [0] * 20)], 16)
+        q, k, v = (torch.randn(20, heads, 16, generator=g) for heads in (4, 2, 2))
+        pool.write(0, batch.slots, k, v)
+        return paged_attention(
+            q, pool.k[0], pool.v[0], pool.read_scale("k", 0), pool.read_scale("v", 0), batch.tiles, 0.25
+        )
+
+    plain = output(0.01, 0.01, 1.0)
+    assert (
+        output(0.02, 0.02, 1.0) - plain
+    ).abs().max() < 0.02 * plain.abs().max()  # twice the step of the smallest codes
+    assert (output(0.01, 0.01, 2.0) - plain).abs().max() > 0.1 * plain.abs().max()
+
+
+def test_other_tiles_in_the_batch_leave_every_bit():
+    g, pool, sequences = filled(FORMATS["bf16"], 64)
+    chunks = [Chunk(s, [0]) for s in sequences]
+    batch = pack(pool, chunks, 1)
+    q = torch.randn(len(chunks), KV_HEADS * 3, 64, generator=g).bfloat16()
+    pool.write(0, batch.slots, *torch.randn(2, len(chunks), KV_HEADS, 64, generator=g))
+    whole = paged_attention(q, pool.k[0], pool.v[0], None, None, batch.tiles, 0.125)
+    for i, sequence in enumerate(sequences):
+        pool.truncate(sequence, sequence.length - 1)
+        alone = pack(pool, [Chunk(sequence, [0])], 1)
+        assert alone.slots.tolist() == [batch.slots[i]]
+        assert torch.equal(
+            paged_attention(q[i : i + 1], pool.k[0], pool.v[0], None, None, alone.tiles, 0.125)[0], whole[i]
+        )
