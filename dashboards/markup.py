@@ -33,6 +33,7 @@ STYLE = """<style>
 .ev table.tight { font-size: .82rem; }
 .ev table.tight .ev-mono { font-size: .74rem; }
 .ev table.overview { min-width: 0; }
+.ev table.overview .ev-fault { margin-left: .4rem; }
 .ev td.met { color: #5b6675; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
 .ev tr.pooled td.name, .ev tr.pooled td.num { font-weight: 600; }
 .ev tr.family td { color: #5b6675; font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
@@ -46,7 +47,7 @@ STYLE = """<style>
 .ev-quiet { color: #5b6675; font-size: .8rem; }
 .ev-pill { display: inline-block; padding: .08rem .55rem; border-radius: 99px; font-weight: 600; font-size: .76rem;
   letter-spacing: .02em; white-space: nowrap; font-style: normal; }
-.ev-fault { display: inline-block; padding: .05rem .5rem; border-radius: 4px; border: 1px dashed #7a3e9d;
+.ev-fault { display: inline-block; margin: 1px 0; padding: .05rem .5rem; border-radius: 4px; border: 1px dashed #7a3e9d;
   color: #7a3e9d; font-weight: 600; font-size: .76rem; white-space: nowrap; }
 .ev-facts { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; color: #5b6675; font-size: .86rem; }
 .ev-facts b { color: #1c2430; font-weight: 600; }

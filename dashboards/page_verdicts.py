@@ -10,6 +10,7 @@ def show(view: RunView) -> None:
     if not view.candidates:
         st.info("This run has no arm beside the baseline.")
         return
+    st.html(markup.title("At a glance", "The gate's verdict of each candidate; then word and drop in points by suite."))
     st.html(tables.overview(view))
     st.html(tables.repeat_line(view))
     st.html(markup.title("Every suite", "As the gate decided it. Drops, bounds and margins in points."))
@@ -25,6 +26,9 @@ def show(view: RunView) -> None:
             "- **blind**: no scored token met a factor in which the arms differ, so the row cannot see the change.\n"
             "- **p, Holm**: one-sided p of no drop, adjusted over suites and pooled row; families show their own."
         )
-    explained = "Measured, not asked for. KL: of the next token against the baseline over a fixed text, per stage."
+    explained = (
+        "Measured, not asked for. weights: bytes of the format; resident: what this process holds for it. "
+        "KL: of the next token against the baseline over a fixed text, per stage."
+    )
     st.html(markup.title("What each stage held", explained))
     st.html(tables.arms_table(view))

@@ -7,7 +7,7 @@ from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.rows import FAMILY, POOLED, SUITE, VerdictRow
 from evalsvc.dashboards.text import byte_size, escape, p_value, points, small_number
 
-from evalsvc.store.records import ArmRecord
+from evalsvc.store.records import ArmRecord, ArmTotals
 
 _HEAD = "".join(
     f'<th class="num" title="{title}">{name}</th>' if number else f'<th title="{title}">{name}</th>'
@@ -82,13 +82,13 @@ def arms_table(view: RunView) -> str:
             ("weights", True),
             ("resident", True),
             ("KV/token", True),
+            ("KV resident", True),
             ("KL mean", True),
             ("KL max", True),
-            ("proof", False),
         )
     )
-    arms = [view.baseline, *(candidate.arm for candidate in view.candidates)]
-    body = "".join(f"<tbody>{_arm_rows(arm)}</tbody>" for arm in arms)
+    arms = [(view.baseline, view.baseline_totals), *((c.arm, c.totals) for c in view.candidates)]
+    body = "".join(f"<tbody>{_arm_rows(arm, totals)}</tbody>" for arm, totals in arms)
     return _table(head, body, "tight")
 
 
@@ -151,31 +151,35 @@ def _line(row: VerdictRow) -> str:
     return f'<tr class="{" ".join(kinds)}">{name}{cells}<td class="met">{met}</td></tr>'
 
 
-def _arm_rows(arm: ArmRecord) -> str:
+def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
     names: Sequence[str] = [name for name in ("prefill", "decode") if name in arm.stages] or list(arm.stages)
+    facts = [f"proof {arm.proof_status}" if arm.proof_status else "not measured yet"]
+    if totals.answer_tokens is not None:
+        facts.append(f"{totals.answer_tokens:,} tokens")
+    if totals.seconds is not None:
+        facts.append(f"{totals.seconds:,.0f} s")
+    about = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>{fault_badge(arm.injected)}'
+    first = f'<td rowspan="{len(names)}"><div class="ev-name">{escape(arm.name)}</div>{about}</td>'
     lines = []
-    for index, stage in enumerate(names):
-        facts = arm.stages[stage]
-        proof = (arm.proof or {}).get(stage) or {}
-        weights, kv = proof.get("weights") or {}, proof.get("kv") or {}
-        probe = (arm.probe or {}).get(stage) or {}
+    for stage in names:
+        lines.append(f"<tr>{first}{_stage_cells(arm, stage)}</tr>")
         first = ""
-        if index == 0:
-            status = escape(arm.proof_status or "not measured yet")
-            name = f'<span class="ev-name">{escape(arm.name)}</span> {fault_badge(arm.injected)}'
-            first = f'<td rowspan="{len(names)}">{name}</td>'
-            last = f'<td rowspan="{len(names)}">{status}</td>'
-        else:
-            last = ""
-        numbers = (
-            byte_size(weights.get("format_bytes")),
-            byte_size(weights.get("resident_bytes")),
-            byte_size(kv.get("bytes_per_token")),
-            small_number(probe.get("kl_mean")),
-            small_number(probe.get("kl_max")),
-        )
-        cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
-        formats = f'<td class="ev-mono name">{escape(facts.get("weights", "–"))}</td>'
-        formats += f'<td class="ev-mono name">{escape(facts.get("kv", "–"))}</td>'
-        lines.append(f"<tr>{first}<td>{escape(stage)}</td>{formats}{cells}{last}</tr>")
     return "".join(lines)
+
+
+def _stage_cells(arm: ArmRecord, stage: str) -> str:
+    formats = arm.stages[stage]
+    proof = (arm.proof or {}).get(stage) or {}
+    weights, kv = proof.get("weights") or {}, proof.get("kv") or {}
+    probe = (arm.probe or {}).get(stage) or {}
+    numbers = (
+        byte_size(weights.get("format_bytes")),
+        byte_size(weights.get("resident_bytes")),
+        byte_size(kv.get("bytes_per_token")),
+        byte_size(kv.get("resident_bytes")),
+        small_number(probe.get("kl_mean")),
+        small_number(probe.get("kl_max")),
+    )
+    cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
+    names = "".join(f'<td class="ev-mono name">{escape(formats.get(kind, "–"))}</td>' for kind in ("weights", "kv"))
+    return f"<td>{escape(stage)}</td>{names}{cells}"

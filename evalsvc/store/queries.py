@@ -218,26 +218,26 @@ def decisions(store: Store, run_id: int) -> list[dict[str, Any]]:
 
 
 def arm_totals(store: Store, arm_id: int) -> ArmTotals:
-    """Counts, tokens and seconds of work of one arm."""
-    query = select(Sample.status, Sample.prompt_tokens, Sample.answer_tokens, Sample.timings).where(
-        Sample.arm_id == arm_id
-    )
+    """Counts, tokens and seconds of work (`prefill_s` and `decode_s`) of one arm."""
+    prefill, decode = (Sample.timings[name].as_float() for name in ("prefill_s", "decode_s"))
+    query = select(
+        func.count(),
+        func.count().filter(Sample.status == "error"),
+        func.count().filter(Sample.status == "skipped"),
+        func.sum(Sample.prompt_tokens),
+        func.sum(Sample.answer_tokens),
+        func.sum(func.coalesce(prefill + decode, prefill, decode)),
+    ).where(Sample.arm_id == arm_id)
     with store.session() as session:
-        rows = session.execute(query).all()
-    seconds = [value for *_, timings in rows for name, value in timings.items() if name != "queue_s"]
+        samples, errors, skipped, prompt_tokens, answer_tokens, seconds = session.execute(query).one()
     return ArmTotals(
-        samples=len(rows),
-        errors=sum(row.status == "error" for row in rows),
-        skipped=sum(row.status == "skipped" for row in rows),
-        prompt_tokens=_known_sum([row.prompt_tokens for row in rows]),
-        answer_tokens=_known_sum([row.answer_tokens for row in rows]),
-        seconds=sum(seconds) if seconds else None,
+        samples=samples,
+        errors=errors,
+        skipped=skipped,
+        prompt_tokens=prompt_tokens,
+        answer_tokens=answer_tokens,
+        seconds=seconds,
     )
-
-
-def _known_sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _sides_query(arm_id: int) -> Any:

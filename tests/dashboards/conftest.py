@@ -97,11 +97,11 @@ class Experiment:
             expected=len(samples),
         )
         writer.add_samples(self.store, run_id, arm_id, samples)
-        kl = {"base": 2e-9, "kv-damaged": 5.1, "int4-sym-decode": 0.45}.get(name, 0.0016)
-        probe = {
-            stage: {"kl_mean": kl if formats[i : i + 2] != ("bf16", "bf16") else 2e-9, "kl_max": 9 * kl, "tokens": 400}
-            for stage, i in (("prefill", 0), ("decode", 2))
-        }
+        far = {"kv-damaged": 5.1, "int4-sym-decode": 0.45}.get(name, 0.0016)
+        probe = {}
+        for stage, i in (("prefill", 0), ("decode", 2)):
+            kl = 2e-9 if formats[i : i + 2] == ("bf16", "bf16") else far
+            probe[stage] = {"kl_mean": kl, "kl_max": 9 * kl, "tokens": 400}
         writer.save_probe(self.store, arm_id, probe)
         writer.finish_arm(
             self.store, arm_id, {s: _proof(formats[i]) for s, i in (("prefill", 0), ("decode", 2))}, "matched"

@@ -1,5 +1,6 @@
 """What a person sees when the database is not what they think."""
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -62,13 +63,13 @@ def test_a_database_in_a_folder_nobody_can_write_is_read(path, store, build, mon
 
 
 def make_other_version(path: Path) -> None:
-    with sqlite3.connect(path) as raw:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("UPDATE meta SET value = '99'")
 
 
 def make_foreign(path: Path) -> None:
     path.unlink()
-    with sqlite3.connect(path) as raw:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("CREATE TABLE songs (name TEXT)")
 
 
@@ -178,7 +179,7 @@ def test_processes_that_create_it_at_once_agree(path: Path):
         for _ in range(4)
     ]
     assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * 4
-    with sqlite3.connect(path) as raw:
+    with contextlib.closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT count(*) FROM meta").fetchone() == (1,)
 
 
