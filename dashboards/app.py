@@ -5,6 +5,8 @@ Run it alone with `python -m streamlit run dashboards/app.py -- --db PATH`.
 
 import os
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 import streamlit as st
 from evalsvc.dashboards import markup, page_flips, page_forest, page_verdicts, reads
@@ -14,6 +16,8 @@ from evalsvc.dashboards.text import visible_text
 from evalsvc.errors import EvalsvcError
 from evalsvc.store.records import RunRecord
 from evalsvc.store.session import Store, open_store
+
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -39,10 +43,13 @@ def _show_store(store: Store) -> None:
         return
     with st.sidebar:
         st.html(markup.BRAND)
-        run = st.selectbox("Run", runs, format_func=_run_name)
-        bases = reads.baselines(store, run)
-        baseline = st.selectbox("Baseline", bases, format_func=lambda arm: visible_text(arm.address, 80))
+        run = _pick("Run", {run.id: run for run in runs}, _run_name)
+        bases = {arm.id: arm for arm in reads.baselines(store, run)}
+        baseline = _pick("Baseline", bases, lambda arm: visible_text(arm.address, 80)) if bases else None
         st.html(markup.database_line(store.name))
+    if baseline is None:
+        st.info("The baseline of this run has no samples yet. Reload this page when the run has got so far.")
+        return
     view = reads.run_view(store, run, baseline)
     st.html(markup.header(view))
     verdicts, forest, flips = st.tabs(["Verdicts", "Drop in points", "Flips"])
@@ -52,6 +59,11 @@ def _show_store(store: Store) -> None:
         page_forest.show(view)
     with flips:
         page_flips.show(store, view)
+
+
+def _pick(label: str, choices: dict[int, T], name: Callable[[T], str]) -> T:
+    """Picks one of the records, told apart by id, so that a choice outlives a run that grows."""
+    return choices[st.selectbox(label, list(choices), format_func=lambda number: name(choices[number]))]
 
 
 def _run_name(run: RunRecord) -> str:

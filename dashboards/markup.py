@@ -30,8 +30,9 @@ STYLE = """<style>
 .ev td.name, .ev-nowrap { white-space: nowrap; }
 .ev td.verdict { min-width: 190px; }
 .ev .ev-stick { position: sticky; left: .6rem; max-width: calc(100vw - 4.5rem); }
-.ev table.tight { font-size: .82rem; }
-.ev table.tight .ev-mono { font-size: .74rem; }
+.ev table.tight { font-size: .8rem; }
+.ev table.tight th, .ev table.tight td { padding: .35rem .42rem; }
+.ev table.tight .ev-mono { font-size: .72rem; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
 .ev td.met { color: #5b6675; font-size: .76rem; line-height: 1.3; white-space: nowrap; }

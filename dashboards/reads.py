@@ -57,7 +57,7 @@ def baselines(store: Store, run: RunRecord) -> list[ArmRecord]:
     asked = {row["baseline_arm_id"] for row in queries.decisions(store, run.id)}
     own = [arm for arm in of_run if arm.name == run.baseline]
     others = [arm for arm in by_id.values() if arm.id in asked and arm not in own]
-    return [arm for arm in own + others if not arm.injected] or of_run[:1]
+    return [arm for arm in own + others if not arm.injected]
 
 
 def run_view(store: Store, run: RunRecord, baseline: ArmRecord) -> RunView:

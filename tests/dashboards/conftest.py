@@ -189,3 +189,14 @@ def database(tmp_path: Path) -> Path:
     with open_store(path, create=True) as store:
         Experiment(store).finish()
     return path
+
+
+@pytest.fixture
+def opened_database(tmp_path: Path) -> Path:
+    """A run that has opened a candidate and not its baseline yet."""
+    path = tmp_path / "opened.db"
+    with open_store(path, create=True) as store:
+        run_id = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        facts = {"plan": "w=bf16,kv=bf16", "stages": {}, "injected": {"x": 1}, "details": {}, "expected": 3}
+        writer.open_arm(store, run_id, name="early", fingerprint="f", **facts)
+    return path

@@ -101,3 +101,7 @@ def test_a_file_that_is_no_database_is_one_sentence(run_app, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but a long enough text")
     assert "is not a SQLite database" in run_app(path).code[0].value
+
+
+def test_a_run_that_has_only_begun_is_one_sentence(run_app, opened_database):
+    assert "has no samples yet" in run_app(opened_database).info[0].value
