@@ -164,6 +164,12 @@ def test_a_narrow_page_scrolls_its_tables_and_not_itself(browser, database, tmp_
         assert main.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
         no_exception(page)
         picture(page, tmp_path, "narrow")
+        for name in ("Drop in points", "Flips"):
+            page.get_by_role("tab", name=name).click()
+            page.wait_for_timeout(1500)
+            assert main.evaluate("node => node.scrollWidth <= node.clientWidth + 1"), name
+            no_exception(page)
+            picture(page, tmp_path, f"narrow-{name[:4].lower()}")
 
 
 @pytest.mark.skipif(os.environ.get("EVALSVC_UPDATE_SCREENSHOTS") != "1", reason="set EVALSVC_UPDATE_SCREENSHOTS=1")
