@@ -198,7 +198,7 @@ class KVPool:
         """Keys and values of some slots, as stored, in fp32. Shape of each: (tokens, kv_heads, head_dim)."""
         parts = []
         for pages, scale in ((self.k, self.k_scale), (self.v, self.v_scale)):
-            values = pages[layer].index_select(0, torch.tensor(slots)).float()
+            values = pages[layer].index_select(0, torch.tensor(slots, dtype=torch.long)).float()
             if scale is not None:
                 own = scale[layer] if self.fmt.scale != "token-head" else scale[layer][slots][:, :, None]
                 values = values * own

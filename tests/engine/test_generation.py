@@ -1,0 +1,170 @@
+"""Generation: what ends an answer, what is refused, and that nobody pays for a neighbour."""
+
+import pytest
+import torch
+from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure
+
+
+@pytest.fixture(scope="module")
+def engine(serve):
+    return serve("llama", "w=fp32,kv=fp32", max_batch=4)
+
+
+def ask(engine, prompt, max_tokens=12, **options):
+    return next(engine.generate([GenerateRequest(prompt=prompt, max_tokens=max_tokens, **options)]))
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen3"])
+def test_greedy_answers_equal_transformers_generate(serve, reference, ids, model):
+    engine, theirs = serve(model, "w=fp32,kv=fp32"), reference(model)
+    prompts = [ids(n, n) for n in (3, 16, 40)]
+    answers = {
+        a.id: a for a in engine.generate([GenerateRequest(prompt=p, max_tokens=20, id=str(len(p))) for p in prompts])
+    }
+    for prompt in prompts:
+        tensor = torch.tensor([prompt])
+        out = theirs.generate(
+            tensor, attention_mask=torch.ones_like(tensor), max_new_tokens=20, do_sample=False, pad_token_id=1
+        )
+        assert list(answers[str(len(prompt))].token_ids) == out[0, len(prompt) :].tolist()
+
+
+def test_the_limit_ends_an_answer_and_the_first_token_is_prefills(engine, ids):
+    answer = ask(engine, ids(9), 5)
+    assert (len(answer.token_ids), answer.finish_reason) == (5, "length")
+    assert answer.stage_tokens == {"prefill": 1, "decode": 4}
+    assert answer.prompt_tokens == 9
+    one = ask(engine, ids(9), 1)
+    assert one.token_ids == answer.token_ids[:1] and one.stage_tokens == {"prefill": 1, "decode": 0}
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_any_end_of_sequence_id_ends_an_answer_and_is_not_in_its_text(serve, ids, monkeypatch, at):
+    engine = serve("llama", "w=fp32,kv=fp32")
+    free = ask(engine, ids(9), 8)
+    ending = free.token_ids[at]
+    first = free.token_ids.index(ending)
+    monkeypatch.setattr(engine.text, "eos_ids", frozenset({1, ending}))
+    cut = ask(engine, ids(9), 8)
+    assert cut.finish_reason == "stop"
+    assert cut.token_ids == free.token_ids[: first + 1]
+    assert cut.text == engine.text.decode(ids(9)[-1], free.token_ids[:first])
+
+
+def test_a_stop_string_across_token_borders_ends_the_answer_and_is_cut_off(engine, ids):
+    requests = [GenerateRequest(prompt=ids(5, n), max_tokens=12, id=str(n)) for n in range(60)]
+    # An answer with three tokens of one plain character each, after its third token.
+
+    def tail(answer) -> str:
+        return engine.text.decode(5, answer.token_ids[3:6])
+
+    free = next(a for a in engine.generate(requests) if tail(a).isascii() and len(tail(a)) >= 3 and tail(a) in a.text)
+    cut = ask(engine, ids(5, int(free.id)), stop=("never", tail(free)))
+    assert cut.finish_reason == "stop"
+    assert cut.text == free.text[: free.text.index(tail(free))]
+    assert len(cut.token_ids) <= 6
+
+
+def test_a_stop_string_completed_by_the_last_allowed_token_is_a_stop(engine):
+    free = ask(engine, "abc", 6)
+    cut = ask(engine, "abc", 6, stop=(free.text[-1],))
+    assert cut.finish_reason == "stop"
+
+
+def test_a_stop_string_of_the_prompt_does_not_end_the_answer(engine):
+    free = ask(engine, "abc", 6)
+    assert ask(engine, "abcQQQ", 6, stop=("QQQ",)).finish_reason == ("stop" if "QQQ" in free.text else "length")
+
+
+@pytest.mark.parametrize("cut", [0, 3, None])
+def test_a_shared_prefix_of_any_length_changes_nothing(engine, cut):
+    prompt = "the end of the beginning"
+    plain = ask(engine, prompt)
+    for _ in ("cold", "hit"):
+        shared = ask(engine, prompt, shared_prefix=prompt[:cut])
+        assert shared.token_ids == plain.token_ids
+    assert ask(engine, prompt, shared_prefix="something else").token_ids == plain.token_ids
+
+
+BAD = {
+    "empty": ({"prompt": ""}, "bad_request", "empty"),
+    "no ids": ({"prompt": []}, "bad_request", "empty"),
+    "no tokens": ({"max_tokens": 0}, "bad_request", "at least 1"),
+    "empty stop": ({"stop": ("",)}, "bad_request", "stop string is empty"),
+    "foreign id": ({"prompt": [5, 288]}, "bad_request", "token id 288"),
+    "negative id": ({"prompt": [-1]}, "bad_request", "token id -1"),
+    "surrogate": ({"prompt": "a\udc00"}, "bad_request", "surrogate"),
+    "too long": ({"max_tokens": 600}, "too_long", "512"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_request_that_cannot_be_answered_fails_alone(engine, nothing_held, name):
+    change, error, words = BAD[name]
+    good = [GenerateRequest(prompt=p, max_tokens=4, id=p) for p in ("abc", "defg")]
+    fields = {"prompt": "xyz", "max_tokens": 4, "id": "bad"} | change
+    answers = {a.id: a for a in engine.generate([good[0], GenerateRequest(**fields), good[1]])}
+    failure = answers["bad"]
+    assert isinstance(failure, RequestFailure) and failure.error == error and words in failure.message
+    assert all(answers[r.id].token_ids == ask(engine, r.prompt, 4).token_ids for r in good)
+    nothing_held(engine)
+
+
+def test_non_finite_logits_are_a_failure_of_their_request_alone(serve, nothing_held):
+    """Token `Z` has an embedding of NaN: who does not say it keeps every bit."""
+    engine = serve("llama_mha", "w=bf16,kv=fp8", max_batch=8)
+    good = [GenerateRequest(prompt=p, max_tokens=6, id=p) for p in ("abc", "hello there", "q")]
+    before = {a.id: a.token_ids for a in engine.generate(good)}
+    z = engine.text.encode("Z")[0]
+    for stage in (engine.arm().prefill, engine.arm().decode):
+        embedding = stage.weights.model.get_input_embeddings().weight
+        embedding.data[z] = torch.nan
+    head = engine.arm().prefill.weights.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(
+        head.weight.data.nan_to_num(0.0), requires_grad=False
+    )  # tied: only the input is NaN
+    answers = {
+        a.id: a for a in engine.generate([*good[:2], GenerateRequest(prompt="aZb", max_tokens=6, id="bad"), good[2]])
+    }
+    assert answers["bad"].error == "non_finite_logits"
+    assert {r.id: answers[r.id].token_ids for r in good} == before
+    nothing_held(engine)
+
+
+def test_a_request_larger_than_the_pool_fails_and_the_rest_is_answered(serve, ids, nothing_held):
+    engine = serve("llama", "w=fp32,kv=fp32", kv_tokens=40)
+    requests = [GenerateRequest(prompt=ids(20, n), max_tokens=m, id=str(n)) for n, m in enumerate((5, 29, 12, 20))]
+    answers = {a.id: a for a in engine.generate(requests)}
+    assert answers["1"].error == "too_long"
+    assert [len(answers[str(n)].token_ids) for n in (0, 2, 3)] == [5, 12, 20]
+    nothing_held(engine)
+
+
+def test_who_stops_listening_leaves_no_page_held(engine, ids, nothing_held):
+    stream = engine.generate([GenerateRequest(prompt=ids(20, n), max_tokens=2 + 9 * n) for n in range(6)])
+    assert isinstance(next(stream), GenerateResult)
+    stream.close()
+    nothing_held(engine)
+
+
+def test_an_error_in_a_forward_leaves_no_page_held(engine, ids, monkeypatch, nothing_held):
+    for stage in (engine.arm().prefill, engine.arm().decode):
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="boom"):
+
+            def broken(*_, **__):
+                raise RuntimeError("boom")
+
+            patched.setattr(stage.weights.model if stage.name == "prefill" else stage, "forward", broken)
+            list(engine.generate([GenerateRequest(prompt=ids(20, n), max_tokens=3) for n in range(3)]))
+        nothing_held(engine)
+
+
+def test_answers_say_how_long_they_waited_and_took(engine, ids):
+    answers = list(engine.generate([GenerateRequest(prompt=ids(20, n), max_tokens=5) for n in range(6)]))
+    for answer in answers:
+        assert answer.timings.queue_s >= 0 and answer.timings.prefill_s > 0 and answer.timings.decode_s > 0
+
+
+def test_results_hash_the_prompt_that_was_computed(engine, ids):
+    a, b = ask(engine, ids(9, 1), 1), ask(engine, ids(9, 2), 1)
+    assert a.prompt_sha256 != b.prompt_sha256 == ask(engine, ids(9, 2), 2).prompt_sha256
