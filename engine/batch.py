@@ -105,7 +105,7 @@ def _tiles(spans: list[tuple[int, int, int, Sequence]], tile_rows: int, n_tokens
     for i, (context, row, first, sequence) in enumerate(spans):
         count = context - first
         rows[i, :count] = torch.arange(row, row + count)
-        positions[i, :count] = torch.arange(first, context)
+        positions[i] = torch.arange(first, first + tile_rows).clamp_(max=context - 1)
         slots[i, :context] = torch.tensor(sequence.slots(0, context))
         flat[row : row + count] = torch.arange(i * tile_rows, i * tile_rows + count)
     return Tiles(rows, positions, slots, tuple(span[0] for span in spans), flat)

@@ -11,6 +11,7 @@ scaled_dot_product_attention does not have that property.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Tiles:
 
     Attributes:
         rows: Shape: (tiles, tile_rows); index of each query in the packed batch, 0 where padded.
-        positions: Shape: (tiles, tile_rows); position of each query, 0 where padded.
+        positions: Shape: (tiles, tile_rows); position of each query, any position of the tile where padded.
         slots: Shape: (tiles, padded keys), a multiple of KEY_BLOCK; slot of each key, 0 where padded.
         contexts: Keys that each tile may read, descending.
         flat: Shape: (tokens,); where each packed query lies in the flattened tiles.
@@ -38,6 +39,40 @@ class Tiles:
     slots: Tensor
     contexts: tuple[int, ...]
     flat: Tensor
+
+    @cached_property
+    def blocks(self) -> list["KeyBlock"]:
+        """The blocks of keys, what is hidden in each worked out once for all layers."""
+        return [self._block(start) for start in range(0, self.contexts[0], KEY_BLOCK)]
+
+    def _block(self, start: int) -> "KeyBlock":
+        active = sum(context > start for context in self.contexts)
+        keys = torch.arange(start, start + KEY_BLOCK, device=self.positions.device)
+        readable = keys <= self.positions[:active, :, None]  # (active, tile_rows, KEY_BLOCK)
+        open_tiles = readable.view(active, -1).all(dim=1).tolist()
+        plain = open_tiles.index(False) if False in open_tiles else active
+        hidden = ~readable[plain:]
+        return KeyBlock(self.slots[:active, start : start + KEY_BLOCK], active, plain, hidden, hidden.all(dim=1))
+
+
+@dataclass(frozen=True)
+class KeyBlock:
+    """KEY_BLOCK keys of every tile that reaches so far.
+
+    Attributes:
+        slots: Shape: (active, KEY_BLOCK).
+        active: Tiles that read the block: the first ones, since tiles are sorted.
+        plain: Of these, how many leading ones read all of it.
+        hidden: Shape: (active - plain, tile_rows, KEY_BLOCK); keys that a query may not read.
+        unread: Shape: (active - plain, KEY_BLOCK); keys that no query of the tile may read: they can hold anything,
+            NaN included.
+    """
+
+    slots: Tensor
+    active: int
+    plain: int
+    hidden: Tensor
+    unread: Tensor
 
 
 def paged_attention(
@@ -71,25 +106,22 @@ def paged_attention(
     out = torch.zeros_like(query)
     total = query.new_zeros(n_tiles * kv_heads, tile_rows * group, 1)
     peak = query.new_full((n_tiles * kv_heads, tile_rows * group, 1), -torch.inf)
-    for start in range(0, tiles.contexts[0], KEY_BLOCK):
-        active = sum(context > start for context in tiles.contexts)
-        slots = tiles.slots[:active, start : start + KEY_BLOCK]
-        keys = torch.arange(start, start + KEY_BLOCK, device=q.device)
-        readable = keys <= tiles.positions[:active, :, None]  # (active, tile_rows, KEY_BLOCK)
-        written = readable.any(dim=1)  # a key that no query of the tile may read can hold anything, NaN included
-        rows = active * kv_heads
-        scores = torch.bmm(query[:rows], _read(k_pages, slots).transpose(1, 2))
-        _scale_keys(scores, k_scale, slots, kv_heads)
-        hidden = ~readable.repeat_interleave(group, dim=1)[:, None]
-        scores.view(active, kv_heads, tile_rows * group, KEY_BLOCK).masked_fill_(hidden, -torch.inf)
+    for block in tiles.blocks:
+        rows, part = block.active * kv_heads, slice(block.plain, block.active)
+        shape = (block.active, kv_heads, tile_rows * group, KEY_BLOCK)
+        scores = torch.bmm(query[:rows], _read(k_pages, block.slots).transpose(1, 2))
+        _scale_keys(scores, k_scale, block)
+        hidden = block.hidden.repeat_interleave(group, dim=1)[:, None]
+        scores.view(shape)[part].masked_fill_(hidden, -torch.inf)
         highest = torch.maximum(peak[:rows], scores.amax(dim=-1, keepdim=True))
         shrink = (peak[:rows] - highest).exp_()
         weights = scores.sub_(highest).exp_()
         total[:rows] = total[:rows] * shrink + weights.sum(dim=-1, keepdim=True)
-        _scale_keys(weights, v_scale, slots, kv_heads, written)
-        values = _read(v_pages, slots).view(active, kv_heads, KEY_BLOCK, head_dim)
-        values.masked_fill_(~written[:, None, :, None], 0.0)
-        out[:rows] = out[:rows] * shrink + torch.bmm(weights, values.view(rows, KEY_BLOCK, head_dim))
+        _scale_keys(weights, v_scale, block)
+        weights.view(shape)[part].masked_fill_(block.unread[:, None, None], 0.0)
+        values = _read(v_pages, block.slots)
+        values.view(block.active, kv_heads, KEY_BLOCK, head_dim)[part].masked_fill_(block.unread[:, None, :, None], 0.0)
+        out[:rows] = out[:rows] * shrink + torch.bmm(weights, values)
         peak[:rows] = highest
     out = (out / total).view(n_tiles, kv_heads, tile_rows, group, head_dim).permute(0, 2, 1, 3, 4)
     return out.reshape(n_tiles * tile_rows, heads, head_dim)[tiles.flat].to(q.dtype)
@@ -109,16 +141,12 @@ def _read(pages: Tensor, slots: Tensor) -> Tensor:
     return out.view(n_tiles * kv_heads, n_keys, head_dim)
 
 
-def _scale_keys(
-    scores: Tensor, scale: Tensor | None, slots: Tensor, kv_heads: int, written: Tensor | None = None
-) -> None:
-    """Multiplies (tiles * kv_heads, rows, keys) in place by each key's scale; unwritten keys by zero when given."""
+def _scale_keys(scores: Tensor, scale: Tensor | None, block: KeyBlock) -> None:
+    """Multiplies scores of shape (active * kv_heads, rows, KEY_BLOCK) in place by each key's scale."""
     if scale is None:
         return
     if scale.ndim == 0:
         scores.mul_(scale)
         return
-    per_key = scale.index_select(0, slots.reshape(-1)).view(*slots.shape, kv_heads).transpose(1, 2)
-    if written is not None:
-        per_key = per_key.masked_fill(~written[:, None], 0.0)
-    scores.view(slots.shape[0], kv_heads, -1, slots.shape[1]).mul_(per_key[:, :, None])
+    per_key = scale.index_select(0, block.slots.reshape(-1)).view(block.active, KEY_BLOCK, -1).transpose(1, 2)
+    scores.view(block.active, per_key.shape[1], -1, KEY_BLOCK).mul_(per_key[:, :, None])
