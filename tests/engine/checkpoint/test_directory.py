@@ -1,0 +1,169 @@
+"""A model directory that is not whole: one sentence, with the file and the tensor."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from evalsvc.engine.checkpoint.directory import MANIFEST, Checkpoint
+from evalsvc.engine.engine import Engine
+from safetensors.torch import load_file, save_file
+
+from evalsvc.errors import CapabilityError, EngineError, EvalsvcError
+
+NAME = "model.layers.1.self_attn.k_proj.weight"
+
+
+@pytest.fixture
+def model(tiny, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(tiny("llama"), path)
+    return path
+
+
+def tensors_changed(model, change) -> None:
+    tensors = load_file(model / "model.safetensors")
+    change(tensors)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def config_changed(model, **change) -> None:
+    config = json.loads((model / "config.json").read_text()) | change
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def refusal(model, kind: type[EvalsvcError] = EngineError) -> str:
+    with pytest.raises(kind) as caught:
+        Engine.load(model, "w=bf16", kv_tokens=64).arm()
+    assert "\n" not in str(caught.value)
+    assert str(model) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_whole_directory_loads_and_its_hashes_are_stable(model):
+    assert Engine.load(model, "w=bf16", kv_tokens=64).arm()
+    assert Checkpoint(model).hashes() == Checkpoint(model).hashes()
+
+
+def test_a_truncated_file_is_named(model):
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "model.safetensors: cannot be read" in refusal(model)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_tensor_that_is_not_finite_is_named(model, value):
+    tensors_changed(model, lambda t: t[NAME].view(-1)[5:6].fill_(value))
+    assert f"tensor {NAME} holds NaN or infinity" in refusal(model)
+
+
+def test_a_missing_tensor_is_named(model):
+    tensors_changed(model, lambda t: t.pop(NAME))
+    assert f"tensor {NAME} is missing (1 in all)" in refusal(model)
+
+
+def test_a_missing_head_is_missing_unless_it_is_tied(model):
+    tensors_changed(model, lambda t: t.pop("lm_head.weight"))
+    assert "tensor lm_head.weight is missing" in refusal(model)
+    config_changed(model, tie_word_embeddings=True)
+    engine = Engine.load(model, "w=bf16", kv_tokens=64)
+    tied = engine.arm().prefill.weights.model
+    assert tied.get_input_embeddings().weight.data_ptr() == tied.get_output_embeddings().weight.data_ptr()
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(model):
+    tensors_changed(model, lambda t: t.update({NAME: t[NAME][:, :32].clone()}))
+    message = refusal(model)
+    assert NAME in message and "(64, 32)" in message and "(64, 64)" in message
+
+
+def test_a_tensor_that_belongs_nowhere_is_named(model):
+    tensors_changed(model, lambda t: t.update({"model.layers.0.extra": torch.zeros(1)}))
+    assert "unexpected tensor model.layers.0.extra" in refusal(model)
+
+
+def test_shards_are_read_through_their_index_and_a_missing_one_is_named(model):
+    tensors = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, members in shards.items():
+        save_file({n: tensors[n] for n in members}, model / file)
+    index = {"weight_map": {n: file for file, members in shards.items() for n in members}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert Engine.load(model, "w=bf16", kv_tokens=64).arm()
+    (model / "b.safetensors").unlink()
+    assert "b.safetensors is missing" in refusal(model)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_missing_file_is_named(model, file):
+    (model / file).unlink()
+    assert f"{file} is missing" in refusal(model)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "cannot be read"), ("[]", "not a JSON object"), ("\xff", "cannot be read")]
+)
+def test_a_broken_config_is_one_sentence(model, text, words):
+    (model / "config.json").write_bytes(text.encode("latin1"))
+    assert f"config.json {'is ' * (words.startswith('not'))}{words}" in refusal(model)
+
+
+def test_a_config_field_of_the_wrong_type_is_one_sentence(model):
+    config_changed(model, hidden_size="64")
+    assert "hidden_size" in refusal(model)
+
+
+@pytest.mark.parametrize("model_type", ["foo", "mamba", "gemma2", None])
+def test_an_architecture_that_is_not_served_is_refused_by_name(model, model_type):
+    config_changed(model, model_type=model_type)
+    assert repr(model_type) in refusal(model, CapabilityError)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "rope type 'dynamic'"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "already quantized"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+            "sliding_attention",
+        ),
+    ],
+)
+def test_what_would_be_answered_wrongly_is_refused(model, change, words):
+    config_changed(model, **change)
+    with pytest.raises(CapabilityError, match=words):
+        Engine.load(model, "w=bf16", kv_tokens=64).arm()
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(EngineError, match="no such directory"):
+        Checkpoint(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("damage", ["altered", "deleted"])
+def test_a_converted_directory_is_held_to_its_manifest(model, file, damage):
+    Checkpoint(model).write_manifest({"file": "x.gguf", "sha256": "0"})
+    assert Checkpoint(model).hashes()
+    if damage == "altered":
+        (model / file).write_bytes((model / file).read_bytes() + b" ")
+    else:
+        (model / file).unlink()
+    with pytest.raises(EngineError, match=file):
+        Checkpoint(model).hashes()
+
+
+def test_a_manifest_without_files_is_one_sentence(model):
+    (model / MANIFEST).write_text("{}")
+    assert MANIFEST in refusal(model)
+
+
+@pytest.mark.parametrize(("file", "changed"), [("tokenizer.json", "tokenizer"), ("config.json", "checkpoint")])
+def test_each_hash_covers_its_files(model, file, changed):
+    before = Checkpoint(model).hashes()
+    (model / file).write_bytes((model / file).read_bytes() + b" ")
+    after = Checkpoint(model).hashes()
+    assert {key for key in before if before[key] != after[key]} == {changed}
