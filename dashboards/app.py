@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import streamlit as st
+
 from evalsvc.dashboards import markup, page_flips, page_forest, page_verdicts, reads
 from evalsvc.dashboards.launch import database_address
 from evalsvc.dashboards.text import visible_text
-
 from evalsvc.errors import EvalsvcError
 from evalsvc.store.records import RunRecord
 from evalsvc.store.session import Store, open_store

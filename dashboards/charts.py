@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import altair as alt
 import pandas as pd
+
 from evalsvc.dashboards.rows import FAMILY, VerdictRow
 from evalsvc.dashboards.text import p_value, points, visible_text
 

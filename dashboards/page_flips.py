@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
+
 from evalsvc.dashboards import markup
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible_text
-
 from evalsvc.store import queries
 from evalsvc.store.session import Store
 

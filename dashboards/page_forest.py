@@ -1,6 +1,7 @@
 """View 2: the drops with their intervals beside the margin."""
 
 import streamlit as st
+
 from evalsvc.dashboards import charts, markup
 from evalsvc.dashboards.reads import RunView
 

@@ -1,6 +1,7 @@
 """View 1: what the gate decided, and what each arm really was."""
 
 import streamlit as st
+
 from evalsvc.dashboards import markup, tables
 from evalsvc.dashboards.reads import RunView
 

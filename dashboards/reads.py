@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalsvc.dashboards.rows import VerdictRow, rows_of
-
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord, ArmTotals, RunRecord
 from evalsvc.store.session import Store

@@ -6,7 +6,6 @@ from evalsvc.dashboards.markup import NOT_DECIDED, STYLE, WORDS, fault_badge, pi
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.rows import FAMILY, POOLED, SUITE, VerdictRow
 from evalsvc.dashboards.text import byte_size, escape, p_value, points, small_number
-
 from evalsvc.store.records import ArmRecord, ArmTotals
 
 _HEAD = "".join(

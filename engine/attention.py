@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from evalsvc.kernels.kv_write import kv_write
-from evalsvc.kernels.paged_attention import Tiles, paged_attention
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from evalsvc.errors import CapabilityError
+from evalsvc.kernels.kv_write import kv_write
+from evalsvc.kernels.paged_attention import Tiles, paged_attention
 
 from .kv.pool import KVPool
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import torch
-from evalsvc.kernels.paged_attention import KEY_BLOCK, Tiles
 from torch import Tensor
+
+from evalsvc.kernels.paged_attention import KEY_BLOCK, Tiles
 
 from .kv.pool import KVPool, PoolFull, Sequence
 
@@ -100,12 +101,13 @@ def _tiles(spans: list[tuple[int, int, int, Sequence]], tile_rows: int, n_tokens
     width = -(-spans[0][0] // KEY_BLOCK) * KEY_BLOCK
     rows = torch.zeros(len(spans), tile_rows, dtype=torch.long)
     positions = torch.zeros(len(spans), tile_rows, dtype=torch.long)
-    slots = torch.zeros(len(spans), width, dtype=torch.long)
+    slots = torch.empty(len(spans), width, dtype=torch.long)
     flat = torch.empty(n_tokens, dtype=torch.long)
     for i, (context, row, first, sequence) in enumerate(spans):
         count = context - first
         rows[i, :count] = torch.arange(row, row + count)
         positions[i] = torch.arange(first, first + tile_rows).clamp_(max=context - 1)
         slots[i, :context] = torch.tensor(sequence.slots(0, context))
+        slots[i, context:] = slots[i, 0]
         flat[row : row + count] = torch.arange(i * tile_rows, i * tile_rows + count)
     return Tiles(rows, positions, slots, tuple(span[0] for span in spans), flat)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from evalsvc.kernels.fp8 import E4M3_MAX
 
 from evalsvc.errors import ConfigError, EngineError
+from evalsvc.kernels.fp8 import E4M3_MAX
 
 from .kv.pool import Scales
 from .model import WeightSet

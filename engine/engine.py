@@ -3,10 +3,10 @@
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from .scoring import score
 from .stage import DecodeStage, PrefillStage, Stage
 from .text import Text
 
+StageT = TypeVar("StageT", bound=Stage)
 Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]
 
 
@@ -41,6 +42,13 @@ def source_version() -> str:
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     digest.update(json.dumps([metadata.version(name) for name in ("torch", "transformers")]).encode())
     return digest.hexdigest()
+
+
+def _stage_key(kind: type[Stage], spec: ArmSpec, scales: Scales | None) -> tuple:
+    """Everything that makes two arms' stages the same."""
+    plan: StagePlan = getattr(spec.plan, kind.name)
+    given = calibrating.scales_hash(scales) if scales is not None and plan.kv.calibrated else None
+    return kind.name, plan, given, spec.inject.get(f"{kind.name}_k_scale", 1.0)
 
 
 class Engine:
@@ -76,8 +84,9 @@ class Engine:
         self._text: Text | None = None
         self._shared: dict[torch.dtype, dict[str, Tensor]] = {}
         self._weights: weakref.WeakValueDictionary[WeightFormat, WeightSet] = weakref.WeakValueDictionary()
-        self._stages: weakref.WeakValueDictionary[tuple, Stage] = weakref.WeakValueDictionary()
+        self._stages: dict[tuple, Stage] = {}
         self._arms: dict[str, Arm] = {}
+        self._released: set[str] = set()
         self._scales: dict[tuple, Scales] = {}
 
     @classmethod
@@ -137,14 +146,21 @@ class Engine:
             spec = self.specs[name]
             scales = self.scales(name)
             sha256 = None if scales is None else calibrating.scales_hash(scales)
-            prefill = self._stage(PrefillStage, spec.plan.prefill, spec, scales)
-            decode = self._stage(DecodeStage, spec.plan.decode, spec, scales)
+            prefill = self._stage(PrefillStage, spec, scales)
+            decode = self._stage(DecodeStage, spec, scales)
             self._arms[name] = Arm(name, spec, prefill, decode, sha256)
         return self._arms[name]
 
     def release(self, name: str) -> None:
-        """Lets go of an arm; what no other arm holds is freed."""
+        """Lets go of an arm; its stages stay while an arm that was not released asks for the same."""
         self._arms.pop(name, None)
+        self._released.add(name)
+        needed = set()
+        for other, spec in self.specs.items():
+            if other not in self._released:
+                scales = self.scales(other)
+                needed |= {_stage_key(PrefillStage, spec, scales), _stage_key(DecodeStage, spec, scales)}
+        self._stages = {key: stage for key, stage in self._stages.items() if key in needed}
 
     def scales(self, name: str) -> Scales | None:
         """Calibrated scales of an arm, from the cache or computed now; None when its plan asks none."""
@@ -172,14 +188,16 @@ class Engine:
             held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared)
         return held
 
-    def _stage(self, kind: Callable[..., Any], plan: StagePlan, spec: ArmSpec, scales: Scales | None) -> Any:
-        given = scales if plan.kv.calibrated else None
-        factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)  # pyright: ignore[reportFunctionMemberAccess]
-        key = (kind, plan, None if given is None else calibrating.scales_hash(given), factor)
+    def _stage(self, kind: type[StageT], spec: ArmSpec, scales: Scales | None) -> StageT:
+        key = _stage_key(kind, spec, scales)
         held = self._stages.get(key)
         if held is None:
+            plan: StagePlan = getattr(spec.plan, kind.name)
+            given = scales if plan.kv.calibrated else None
+            factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
             held = self._stages[key] = kind(weights, plan, self.kv_tokens, given, factor, self.poison)
+        assert isinstance(held, kind)
         return held
 
     # -- answers -------------------------------------------------------------------------------------------------------

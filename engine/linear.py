@@ -5,10 +5,11 @@ is quantized per token for real, the product runs over the exact e4m3 values in 
 """
 
 import torch
-from evalsvc.kernels.dispatch import ran
-from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
 from torch import Tensor, nn
 from torch.nn import functional
+
+from evalsvc.kernels.dispatch import ran
+from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
 
 from .precision import WeightFormat
 from .quantize import Fp8Weight, Int4Weight, quantize

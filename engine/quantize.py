@@ -11,10 +11,10 @@ fp8, per output channel:   scale = max|w| / 448,   w = e4m3(w / scale) * scale
 from dataclasses import dataclass
 
 import torch
-from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
 from torch import Tensor
 
 from evalsvc.errors import ConfigError
+from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
 
 from .precision import INT4_GROUPS, WeightFormat
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 import torch
-from evalsvc.kernels.dispatch import counting
 from torch import Tensor
+
+from evalsvc.kernels.dispatch import counting
 
 from .attention import Step, stepping
 from .batch import Chunk, never_one_row, pack

@@ -1,4 +1,4 @@
-"""From an experiment file to a finished run: open or continue the run, run each arm, then the baseline against itself."""
+"""From an experiment file to a finished run: each arm, then the baseline against itself."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,9 @@ def prepare(path: Path) -> Prepared:
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
     asked = questions([load_suite(spec, base_dir) for spec in experiment.suites], experiment.throughs)
     keys = [list(question.key) for question in asked]
-    digest = experiment_hash(experiment, [{"key": key, "chance": q.item.chance} for key, q in zip(keys, asked, strict=True)])
+    digest = experiment_hash(
+        experiment, [{"key": key, "chance": q.item.chance} for key, q in zip(keys, asked, strict=True)]
+    )
     return Prepared(experiment, base_dir, asked, digest, passages)
 
 
@@ -99,7 +101,8 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         _run(store, target, arm, prepared, experiment.seed, report, name)
         if prepared.passages:
             baseline = baseline or target.distributions(experiment.baseline, prepared.passages)
-            _probe(store, target, arm, prepared, baseline)
+            if name != experiment.baseline:
+                _probe(store, target, arm, prepared, baseline)
         _finish(store, target, arm)
         if name != experiment.baseline:
             target.release(name)
@@ -109,7 +112,9 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     return run_id
 
 
-def _run_aa(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts, report: Reporter, baseline: Any, first: Any):
+def _run_aa(
+    store: Store, prepared: Prepared, run_id: int, facts: ArmFacts, report: Reporter, baseline: Any, first: Any
+):
     """The baseline a second time: another order, batches of another size, nothing shared with the first."""
     experiment = prepared.experiment
     assert experiment.aa is not None

@@ -7,10 +7,10 @@ partly filled page belongs to one sequence alone. Invariant: free + held = all.
 from dataclasses import dataclass, field
 
 import torch
-from evalsvc.kernels.kv_write import kv_write
 from torch import Tensor
 
 from evalsvc.errors import EngineError
+from evalsvc.kernels.kv_write import kv_write
 
 from ..precision import KVFormat
 

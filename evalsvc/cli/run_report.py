@@ -91,7 +91,7 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
                 Text(tokens if stage == "prefill" else ""),
             )
     lines = [
-        "KL: mean divergence of next-token distributions from the baseline's over a fixed text, each stage alone, in nats",
+        "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in nats",
         "weights MiB and KV B/token: bytes of the plan's own format; in memory and pool: what this process held",
         _aa_line(store, run_id),
     ]

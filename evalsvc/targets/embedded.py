@@ -16,7 +16,7 @@ from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
 from evalsvc.targets.base import ArmFacts
 
-PROBE_TOKENS = 64  # of each passage
+PROBE_TOKENS = 48  # of each passage
 
 
 class EmbeddedTarget:
@@ -40,7 +40,6 @@ class EmbeddedTarget:
         torch.set_num_threads(threads)
         self.threads = threads
         self.engine = Engine(Checkpoint(model), arms, kv_tokens=kv_tokens, max_batch=batch, cache=cache)
-        self._probed: dict[tuple[str, ...], dict[str, list[Tensor]]] = {}
 
     def facts(self, arm: str) -> ArmFacts:
         """What is known before item 1. Runs a calibration when its scales are not in the cache."""

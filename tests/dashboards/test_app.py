@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evalsvc.dashboards.launch import APP
 from streamlit.testing.v1 import AppTest
+
+from evalsvc.dashboards.launch import APP
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from evalsvc.dashboards.launch import streamlit_args
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+
 from evalsvc.dashboards.charts import MARKS, forest, forest_frame, points_domain
 from evalsvc.dashboards.rows import VerdictRow
 

@@ -1,9 +1,9 @@
 """Stored decisions become rows without a number changing."""
 
 import pytest
+
 from evalsvc.dashboards import reads
 from evalsvc.dashboards.rows import rows_of
-
 from evalsvc.store import queries
 from evalsvc.store.session import open_store
 

@@ -1,6 +1,7 @@
 """Text stays text, numbers stay readable."""
 
 import pytest
+
 from evalsvc.dashboards.launch import APP, database_address, streamlit_args
 from evalsvc.dashboards.text import (
     byte_size,

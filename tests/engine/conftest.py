@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from evalsvc.engine.engine import Engine
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -16,6 +15,8 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+
+from evalsvc.engine.engine import Engine
 
 VOCABULARY = 288
 SHAPE: dict[str, Any] = {

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.precision import parse_plan

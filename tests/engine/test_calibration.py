@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.calibration import load_scales, read_prompts
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv.pool import Scales
 from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.requests import GenerateRequest
-
 from evalsvc.errors import CapabilityError, ConfigError
 
 PROMPTS = ["the end of the beginning", "0123456789", "some other text\nof two lines"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure
 
 

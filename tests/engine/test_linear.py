@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+
 from evalsvc.engine import linear as linear_module
 from evalsvc.engine.linear import PlanLinear
 from evalsvc.engine.precision import WeightFormat

@@ -6,6 +6,7 @@ fp32 carries 24 bits; logits of standard deviation 1 to 3 over two layers differ
 
 import pytest
 import torch
+
 from evalsvc.engine.batch import Chunk
 from evalsvc.engine.kv.handoff import handoff
 from evalsvc.engine.kv.pool import Sequence

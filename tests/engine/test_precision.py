@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from evalsvc.engine.precision import FACTORS, PrecisionPlan, parse_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalsvc.engine.precision import FACTORS, PrecisionPlan, parse_plan
 from evalsvc.errors import CapabilityError, ConfigError
 
 WEIGHTS = ["fp32", "bf16", "fp8", "fp8:w8a16", "fp8:w8a8:token", "int4", "int4:g32", "int4:asym", "int4:asym:g64"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from evalsvc.engine import linear as linear_module
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv import pool as pool_module

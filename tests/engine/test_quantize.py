@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+
 from evalsvc.engine.precision import WeightFormat
 from evalsvc.engine.quantize import Int4Weight, quantize, quantize_fp8, quantize_int4
-
 from evalsvc.errors import ConfigError
 
 BF16_HALF_STEP = 2.0**-8  # relative; scales and minima are bf16

@@ -1,9 +1,10 @@
 """Invariants of admission, over random lives of requests."""
 
 import pytest
-from evalsvc.engine.scheduler import Scheduler
 from hypothesis import given
 from hypothesis import strategies as st
+
+from evalsvc.engine.scheduler import Scheduler
 
 lives = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 6)), max_size=40)  # (pages, steps to live)
 

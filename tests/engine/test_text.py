@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from evalsvc.engine.text import Text, cut_at_stop, foreign_id
 
+from evalsvc.engine.text import Text, cut_at_stop, foreign_id
 from evalsvc.errors import EngineError
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.kv_write import kv_write
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from evalsvc.engine.batch import Chunk, pack
 from evalsvc.engine.kv.pool import KVPool, Scales, Sequence
 from evalsvc.engine.precision import KVFormat

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 import torch
-from evalsvc.engine.checkpoint.directory import MANIFEST, Checkpoint
-from evalsvc.engine.engine import Engine
 from safetensors.torch import load_file, save_file
 
+from evalsvc.engine.checkpoint.directory import MANIFEST, Checkpoint
+from evalsvc.engine.engine import Engine
 from evalsvc.errors import CapabilityError, EngineError, EvalsvcError
 
 NAME = "model.layers.1.self_attn.k_proj.weight"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from evalsvc.engine.kv.handoff import handoff, same_storage
 from evalsvc.engine.kv.pool import KVPool, PoolFull, Scales, Sequence
 from evalsvc.engine.precision import KVFormat

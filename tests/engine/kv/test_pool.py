@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from evalsvc.engine.kv.pool import PAGE, KVPool, PoolFull, Scales, Sequence
-from evalsvc.engine.precision import KVFormat
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from evalsvc.engine.kv.pool import PAGE, KVPool, PoolFull, Scales, Sequence
+from evalsvc.engine.precision import KVFormat
 from evalsvc.errors import EngineError
 
 TOKEN_HEAD = KVFormat("fp8", "token-head")

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from evalsvc.engine.requests import GenerateResult, ScoreResult
 
 ROOT = Path(__file__).parents[3]
