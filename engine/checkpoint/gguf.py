@@ -45,8 +45,6 @@ def convert(source: Path, target: Path, source_sha256: str) -> None:
         CapabilityError: Another architecture.
         EngineError: A file that cannot be read.
     """
-    from transformers import AutoTokenizer
-
     try:
         reader = GGUFReader(source)
     except (OSError, ValueError, IndexError) as error:
@@ -59,7 +57,7 @@ def convert(source: Path, target: Path, source_sha256: str) -> None:
         config["tie_word_embeddings"] = "lm_head.weight" not in tensors
         save_file(tensors, work / "model.safetensors", metadata={"format": "pt"})
         _write_config(config, work)
-        AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(work)
+        _write_tokenizer(source, work)
         Checkpoint(work).write_manifest({"file": source.name, "sha256": source_sha256})
         work.chmod(0o755)
         work.rename(target)
@@ -102,6 +100,16 @@ def _write_config(config: dict[str, Any], folder: Path) -> None:
     from transformers import LlamaConfig
 
     LlamaConfig(**config, architectures=["LlamaForCausalLM"], dtype="bfloat16").save_pretrained(folder)
+
+
+def _write_tokenizer(source: Path, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    except Exception as error:  # a KeyError for a missing field, bare Exceptions of tokenizers
+        raise EngineError(f"model {source}: its tokenizer cannot be read ({type(error).__name__}: {error})") from None
+    tokenizer.save_pretrained(folder)
 
 
 def _tensors(reader: GGUFReader, config: dict[str, Any], source: Path):
