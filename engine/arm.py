@@ -8,7 +8,7 @@ from pathlib import Path
 from evalsvc.errors import CapabilityError, ConfigError
 
 from .precision import PrecisionPlan
-from .stage import DecodeStage, PrefillStage
+from .stage import DecodeStage, PrefillStage, Stage, Work
 
 FAULTS = ("prefill_k_scale", "decode_k_scale")
 
@@ -52,12 +52,14 @@ class Arm:
     """An arm being served.
 
     Attributes:
+        started: Per stage the stage, and its work before this arm: stages are shared between arms.
         batches: Requests in each forward of this arm, for the proof: count, mean size, and a hash of who ran with whom.
     """
 
     def __init__(self, name: str, spec: ArmSpec, prefill: PrefillStage, decode: DecodeStage, scales_sha256: str | None):
         self.name, self.spec, self.prefill, self.decode = name, spec, prefill, decode
         self.scales_sha256 = scales_sha256
+        self.started: dict[str, tuple[Stage, Work]] = {s.name: (s, s.work.copy()) for s in (prefill, decode)}
         self._digest = hashlib.sha256()
         self._batches = 0
         self._members = 0

@@ -255,7 +255,9 @@ class Engine:
     def proof(self, arm: str | None = None) -> dict[str, Any]:
         """What the arm's stages hold and ran, with `mismatches` against its plan (empty when it matches)."""
         held = self.arm(arm)
-        measured: dict[str, Any] = {"prefill": measure(held.prefill), "decode": measure(held.decode)}
+        measured: dict[str, Any] = {
+            name: measure(stage, stage.work.since(start)) for name, (stage, start) in held.started.items()
+        }
         measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, measured)
         measured["batches"] = held.batches()
         measured["shared_prefixes"] = {"hits": held.prefill.prefixes.hits, "computed": held.prefill.prefixes.misses}

@@ -8,17 +8,21 @@ from torch import Tensor
 
 from .kv.pool import PAGE
 from .precision import PrecisionPlan, StagePlan
-from .stage import Stage
+from .stage import Stage, Work
 
 _CODE_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int4": "int32"}
 _KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 
 
-def measure(stage: Stage) -> dict[str, Any]:
+def measure(stage: Stage, work: Work) -> dict[str, Any]:
     """Bytes, types and kernels of one stage.
 
     Format bytes are what the plan's form occupies; resident bytes are what this process holds (on CPU a decoded copy
     for the product comes on top).
+
+    Args:
+        stage: Whose tensors are counted.
+        work: What the stage computed for this arm.
     """
     linears = stage.weights.linears.values()
     packed = [t for layer in linears for t in layer.packed_tensors()]
@@ -45,9 +49,10 @@ def measure(stage: Stage) -> dict[str, Any]:
             "resident_bytes": pool.resident_bytes(),
             "k_read_factor": pool.k_read_factor,
         },
-        "kernels": dict(stage.kernels),
-        "tokens_computed": stage.tokens_computed,
-        "forwards": stage.forwards,
+        "kernels": dict(work.kernels),
+        "tokens_computed": work.tokens,
+        "forwards": work.forwards,
+        "seconds": work.seconds,
     }
 
 

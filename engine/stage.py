@@ -7,6 +7,8 @@ one token a sequence a step and reads only its own pool.
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -21,13 +23,42 @@ from .model import WeightSet
 from .precision import StagePlan
 
 
+@dataclass
+class Work:
+    """What a stage computed.
+
+    Attributes:
+        kernels: Runs of each kernel.
+        tokens: Tokens that went through the forward.
+        forwards: Forwards, whatever their size.
+        seconds: Wall clock inside the forwards.
+    """
+
+    kernels: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    forwards: int = 0
+    seconds: float = 0.0
+
+    def copy(self) -> "Work":
+        """The work so far, unmoved by what follows."""
+        return replace(self, kernels=self.kernels.copy())
+
+    def since(self, start: "Work") -> "Work":
+        """What came after `start`."""
+        return Work(
+            self.kernels - start.kernels,
+            self.tokens - start.tokens,
+            self.forwards - start.forwards,
+            self.seconds - start.seconds,
+        )
+
+
 class Stage:
     """What both stages share.
 
     Attributes:
         plan: Formats of this stage.
-        kernels: Runs of each kernel, for the proof.
-        tokens_computed: Tokens that went through the forward.
+        work: What it computed, for all arms that share it.
     """
 
     name = ""
@@ -56,9 +87,7 @@ class Stage:
             k_read_factor,
             poison,
         )
-        self.kernels: Counter[str] = Counter()
-        self.tokens_computed = 0
-        self.forwards = 0
+        self.work = Work()
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk]) -> Tensor:
@@ -73,21 +102,25 @@ class Stage:
         Raises:
             PoolFull: No room; nothing was written.
         """
+        started = perf_counter()
         batch = pack(self.pool, chunks, self.tile_rows)
         wanted = len(batch.logit_rows)
-        self.tokens_computed += len(batch.token_ids)
-        self.forwards += 1
+        self.work.tokens += len(batch.token_ids)
+        self.work.forwards += 1
         batch = never_one_row(batch)
         inputs = {
             "input_ids": batch.token_ids[None],
             "position_ids": batch.positions[None],
             "use_cache": False,
         }
-        with stepping(Step(self.pool, batch.slots, batch.tiles)), counting(self.kernels):
-            if not wanted:
+        with stepping(Step(self.pool, batch.slots, batch.tiles)), counting(self.work.kernels):
+            if wanted:
+                logits = self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
+            else:
                 self.weights.model.model(**inputs)
-                return torch.empty(0, self.weights.model.config.vocab_size)
-            return self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
+                logits = torch.empty(0, self.weights.model.config.vocab_size)
+        self.work.seconds += perf_counter() - started
+        return logits
 
 
 class PrefillStage(Stage):

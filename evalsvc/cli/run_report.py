@@ -55,6 +55,8 @@ def _measured(store: Store, arm: ArmRecord) -> dict[str, Any]:
             "weight_resident_bytes": weights.get("resident_bytes"),
             "kv_bytes_per_token": kv.get("bytes_per_token"),
             "kv_resident_bytes": kv.get("resident_bytes"),
+            "tokens": proof.get("tokens_computed"),
+            "seconds": proof.get("seconds"),
         }
     return {
         "address": arm.address,
@@ -75,24 +77,19 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("arm", overflow="fold", min_width=10)
     table.add_column("stage", no_wrap=True)
-    for name in ("KL", "weights MiB", "in memory", "KV B/token", "pool MiB"):
+    for name in ("KL", "weights\nMiB", "in mem.\nMiB", "KV\nB/token", "pool\nMiB", "tokens", "seconds"):
         table.add_column(name, justify="right")
-    table.add_column("tokens", justify="right")
     for arm in measured_arms(store, run_id):
         table.add_section()
         name = Text(one_line(arm["address"]), "bold")
         name.append(" again (A/A)" if arm["aa"] else " [injected]" if arm["injected"] else "", "bold magenta")
-        tokens = "" if arm["answer_tokens"] is None else f"{arm['answer_tokens']:,}"
         for stage, held in arm["stages"].items():
-            table.add_row(
-                name if stage == "prefill" else Text(""),
-                Text(stage),
-                *(Text(cell) for cell in _stage_cells(held)),
-                Text(tokens if stage == "prefill" else ""),
-            )
+            cells = [Text(stage), *(Text(cell) for cell in _stage_cells(held))]
+            table.add_row(name if stage == "prefill" else Text(""), *cells)
     lines = [
         "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in nats",
-        "weights MiB and KV B/token: bytes of the plan's own format; in memory and pool: what this process held",
+        "weights and KV: bytes of the plan's own format; in mem. and pool: what this process held (on CPU a decoded copy",
+        "of the weights comes on top; two stages of one weights format hold one copy); tokens: computed, not answered",
         _aa_line(store, run_id),
     ]
     return Group(table, *(Text(line, "dim") for line in lines))
@@ -101,10 +98,12 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
 def _stage_cells(held: dict[str, Any]) -> list[str]:
     kl = held["kl_mean"]
     return [
-        "" if kl is None else "0" if kl == 0 else f"{kl:.2g}",
+        "-" if kl is None else "0" if kl == 0 else f"{kl:.2g}",
         *(_mib(held[key]) for key in ("weight_format_bytes", "weight_resident_bytes")),
         "" if held["kv_bytes_per_token"] is None else f"{held['kv_bytes_per_token']:,.0f}",
         _mib(held["kv_resident_bytes"]),
+        "" if held["tokens"] is None else f"{held['tokens']:,}",
+        "" if held["seconds"] is None else f"{held['seconds']:.1f}",
     ]
 
 
