@@ -58,7 +58,7 @@ def prepare(path: Path) -> Prepared:
     asked = questions([load_suite(spec, base_dir) for spec in experiment.suites], experiment.throughs)
     keys = [list(question.key) for question in asked]
     digest = experiment_hash(
-        experiment, [{"key": key, "chance": q.item.chance} for key, q in zip(keys, asked, strict=True)]
+        experiment, [{"key": key, "chance": q.item.chance} for key, q in zip(keys, asked, strict=True)], passages
     )
     return Prepared(experiment, base_dir, asked, digest, passages)
 
@@ -93,6 +93,9 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     run_id = None if new else writer.find_run(store, prepared.hash, fingerprints)
     if run_id is None:
         run_id = _open_run(store, prepared, "main", None)
+        report.note(f"run {run_id} begins")
+    else:
+        report.note(f"run {run_id} goes on from what is stored; --new starts another")
     arms = _open_arms(store, run_id, list(facts.values()), prepared.asked)
     baseline: dict[str, list[Any]] | None = None
     for name, arm in arms.items():
@@ -195,8 +198,11 @@ def _finished(store: Store, arm: ArmRun) -> bool:
 
 def _run(store: Store, target: Any, arm: ArmRun, prepared: Prepared, seed: int, report: Reporter, label: str) -> None:
     started = monotonic()
-    count = run_arm(store, target, arm, prepared.asked, seed, report.progress(label))
-    report.note(f"{label}: {count} samples in {monotonic() - started:.1f} s ({arm.facts.plan})")
+    outcome = run_arm(store, target, arm, prepared.asked, seed, report.progress(label))
+    seconds = monotonic() - started
+    report.note(f"{label}: {outcome.stored} samples in {seconds:.1f} s ({arm.facts.plan})")
+    if outcome.errors:
+        report.note(f"{label}: {outcome.errors} of them have no score, first {outcome.first_error}")
 
 
 def _probe(store: Store, target: Any, arm: ArmRun, prepared: Prepared, baseline: Any, *, together: bool = True) -> None:

@@ -143,12 +143,16 @@ def model_directory(experiment: Experiment, base_dir: Path, cache: Path) -> Path
     return path
 
 
-def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]]) -> str:
+def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]], passages: list[str]) -> str:
     """Hash of what an experiment asks of whom.
 
     Args:
-        experiment: The file. Batch size and pool size are left out: they change no answer.
+        experiment: The file. The batch size is left out: it changes no answer. The pool size stays in: it decides which
+            requests are refused as too long.
         asked: Key of everything that an arm answers.
+        passages: Texts of the probe.
     """
-    kept = experiment.model_dump(exclude={"batch", "kv_tokens", "policy", "aa", "probe", "model"})
-    return hashlib.sha256(json.dumps([kept, asked], sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+    kept = experiment.model_dump(exclude={"batch", "policy", "aa", "probe", "model"})
+    return hashlib.sha256(
+        json.dumps([kept, asked, passages], sort_keys=True).encode("utf-8", "surrogatepass")
+    ).hexdigest()

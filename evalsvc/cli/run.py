@@ -30,8 +30,9 @@ def run(
     from evalsvc.execution import execute, prepare
     from evalsvc.gate import combine_exit_codes, provable_sentence
     from evalsvc.policy import Policy, load_policy
+    from evalsvc.store.failures import store_errors
     from evalsvc.store.lock import run_lock
-    from evalsvc.store.session import open_store
+    from evalsvc.store.session import Location, open_store
 
     prepared = prepare(Path(file))
     named = prepared.experiment.policy
@@ -39,14 +40,19 @@ def run(
         policy = load_policy(gate)
     else:
         policy = Policy(name="default") if named is None else load_policy(prepared.base_dir / named)
-    database_path = Path(db)
-    if "://" not in db and db == DEFAULT_DB:
-        database_path.parent.mkdir(parents=True, exist_ok=True)
+    location = Location.parse(db)
+    if location.path is not None:
+        with store_errors(f"{location.name}: its folder"):
+            location.path.parent.mkdir(parents=True, exist_ok=True)
     with TerminalReporter() as report:
         report.note(provable_sentence(prepared.items_by_suite(), policy))
-        with run_lock(db), open_store(db, create=True) as store:
-            run_id = execute(prepared, store, report, new=new)
-            decisions = decide_run(store, run_id, policy)
+        try:
+            with run_lock(db), open_store(db, create=True) as store:
+                run_id = execute(prepared, store, report, new=new)
+                decisions = decide_run(store, run_id, policy)
+        except KeyboardInterrupt:
+            report.note("what was answered is stored; the same command goes on from there")
+            raise
     code = combine_exit_codes(decision.exit_code for decision in decisions)
     with open_store(db, read_only=True) as store:
         if json:

@@ -1,0 +1,150 @@
+"""A tiny random model and a small experiment over it: every room of a real run, in seconds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+SIX_ARMS: dict[str, Any] = {
+    "bf16": {"plan": "w=bf16,kv=bf16"},
+    "fp8-weights": {"plan": "w=fp8"},
+    "fp8-kv-decode": {"plan": "kv=bf16 > kv=fp8:token-head"},
+    "int4-asym": {"plan": "w=int4:g32:asym"},
+    "mixed": {
+        "plan": "w=fp8,kv=bf16 > w=int4:g32:sym,kv=fp8:tensor:calibrated",
+        "calibration": "calibration.jsonl",
+    },
+    "damaged": {
+        "plan": "kv=bf16 > kv=fp8:tensor:calibrated",
+        "calibration": "calibration.jsonl",
+        "inject": {"decode_k_scale": 0.25},
+    },
+}
+TASK = """\
+task: tiny_sums_{prefix}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: sums.jsonl, shots: shots.jsonl}}}}
+test_split: test
+fewshot_split: shots
+fewshot_config: {{sampler: first_n}}
+num_fewshot: {shots}
+doc_to_text: "{{{{a}}}} plus {{{{b}}}} is"
+doc_to_target: gold
+output_type: multiple_choice
+doc_to_choice: choices
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+metadata: {{version: 1, family: sums, prefix: {prefix}}}
+"""
+
+
+def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _write_suites(folder: Path) -> None:
+    (folder / "sums").mkdir()
+    sums = [{"a": a, "b": a + 2, "choices": [str(2 * a + k) for k in range(1, 5)], "gold": 1} for a in range(8)]
+    _lines(folder / "sums" / "sums.jsonl", sums[:6])
+    _lines(folder / "sums" / "shots.jsonl", sums[6:])
+    for prefix, shots in (("one", 1), ("two", 2)):
+        (folder / "sums" / f"{prefix}.yaml").write_text(TASK.format(prefix=prefix, shots=shots))
+    formats = [
+        {
+            "id": f"f{n}",
+            "family": f"family{n % 2}",
+            "prefix": f"p{n % 2}",
+            "input": f"Write {n}:",
+            "max_tokens": 3 + n % 4,
+            "check": {"regex": "[^e-t]*"},
+        }
+        for n in range(14)
+    ]
+    _lines(folder / "formats.jsonl", formats)
+    _lines(folder / "formats.prefixes.jsonl", [{"id": f"p{n}", "text": f"Some words, {n} of them. "} for n in range(2)])
+    tools = [{"name": "get", "description": "gets it", "arguments": {"what": "string"}}]
+    case = {"tools": tools, "expect": {"call": {"name": "get", "arguments": {"what": "it"}}}, "max_tokens": 4}
+    _lines(folder / "tools.jsonl", [{"id": f"t{n}", "prompt": f"Call {n}:", **case} for n in range(4)])
+    _lines(
+        folder / "calibration.jsonl", [{"prompt": "Some words to measure by."}, {"prompt": "And some more of them."}]
+    )
+    (folder / "probe.txt").write_text("A text to compare distributions over.\n\nAnd another one.\n")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of a random Llama of two layers whose tokens are bytes."""
+    import torch
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+    torch.set_num_threads(1)
+    config = LlamaConfig(
+        vocab_size=288,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.15 * noise)
+    path = tmp_path_factory.mktemp("model")
+    model.save_pretrained(path)
+    symbols = ["<bos>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    core.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    core.add_special_tokens([AddedToken("<bos>", special=True), AddedToken("<eos>", special=True)])
+    PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>").save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_experiment(tiny_model: Path) -> Callable[..., Path]:
+    """`write_experiment(folder, **keys)`: the demo's six arms, three small suites; keys replace, None removes."""
+
+    def write(folder: Path, **keys: Any) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "sums").exists():
+            _write_suites(folder)
+        experiment = {
+            "name": "tiny",
+            "model": str(tiny_model),
+            "baseline": "bf16",
+            "probe": "probe.txt",
+            "seed": 3,
+            "batch": 6,
+            "aa": {"batch": 4},
+            "kv_tokens": 2048,
+            "arms": SIX_ARMS,
+            "suites": [
+                {"name": "tasks", "kind": "lmeval", "tasks": ["sums"]},
+                {"name": "tools", "kind": "toolcall", "cases": "tools.jsonl"},
+                {"name": "formats", "kind": "formats", "cases": "formats.jsonl"},
+            ],
+        } | keys
+        path = folder / "experiment.yaml"
+        path.write_text(yaml.safe_dump({k: v for k, v in experiment.items() if v is not None}, sort_keys=False))
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def own_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+):
+    """Scales of the tiny model are kept in a cache of these tests."""
+    if "write_experiment" in request.fixturenames and "small_model" not in request.fixturenames:
+        monkeypatch.setenv("EVALSVC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
