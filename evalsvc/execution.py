@@ -1,36 +1,27 @@
 """From an experiment file to a finished run: each arm, then the baseline against itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from evalsvc.errors import ConfigError
 from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_directory
+from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
 from evalsvc.runner import ArmRun, Question, questions, run_arm
 from evalsvc.store import queries, writer
-from evalsvc.store.session import Store
+from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
 from evalsvc.targets.base import ArmFacts
-
-
-class Reporter(Protocol):
-    """Who is told how a run goes on."""
-
-    def note(self, text: str) -> None:
-        """One line of news."""
-
-    def progress(self, label: str) -> Callable[[int, int], None]:
-        """A counter for one arm: called with samples stored and samples in all."""
-        ...
 
 
 @dataclass(frozen=True)
 class Prepared:
     """An experiment with everything that its file names, read and checked; nothing heavy is loaded."""
 
+    path: Path
     experiment: Experiment
     base_dir: Path
     asked: list[Question]
@@ -60,7 +51,7 @@ def prepare(path: Path) -> Prepared:
     digest = experiment_hash(
         experiment, [{"key": key, "chance": q.item.chance} for key, q in zip(keys, asked, strict=True)], passages
     )
-    return Prepared(experiment, base_dir, asked, digest, passages)
+    return Prepared(path, experiment, base_dir, asked, digest, passages)
 
 
 def _passages(path: Path) -> list[str]:
@@ -87,8 +78,7 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         EvalsvcError: Anything that stops the run; what was answered is stored.
     """
     experiment = prepared.experiment
-    target = _target(prepared, experiment.batch)
-    facts = {name: target.facts(name) for name in experiment.arms_in_order}
+    facts = _facts(prepared)
     fingerprints = {name: fact.fingerprint for name, fact in facts.items()}
     run_id = None if new else writer.find_run(store, prepared.hash, fingerprints)
     if run_id is None:
@@ -96,45 +86,87 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         report.note(f"run {run_id} begins")
     else:
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
-    arms = _open_arms(store, run_id, list(facts.values()), prepared.asked)
-    baseline: dict[str, list[Any]] | None = None
-    for name, arm in arms.items():
-        if _finished(store, arm):
-            continue
-        _run(store, target, arm, prepared, experiment.seed, report, name)
-        if prepared.passages:
-            baseline = baseline or target.distributions(experiment.baseline, prepared.passages)
-            if name != experiment.baseline:
-                _probe(store, target, arm, prepared, baseline)
-        _finish(store, target, arm)
-        if name != experiment.baseline:
-            target.release(name)
-    writer.finish_run(store, run_id)
+    arms = _open_arms(store, run_id, facts.values(), prepared.asked)
+    unfinished = {name for name, arm in arms.items() if not _finished(store, arm)}
+    jobs = [Job(run_id, group) for group in _groups(experiment) if unfinished & set(group)]
+    aa_id = None
     if experiment.aa is not None:
-        _run_aa(store, prepared, run_id, facts[experiment.baseline], report, baseline, target)
+        aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
+        jobs += [job] if job else []
+    workers = min(experiment.workers, len(jobs))
+    if workers > 1:
+        run_parallel(run_job_elsewhere, [(str(prepared.path), store.address, job) for job in jobs], workers, report)
+    else:
+        for job in jobs:
+            run_job(prepared, store, job, report)
+    writer.finish_run(store, run_id)
+    if aa_id is not None:
+        writer.finish_run(store, aa_id)
     return run_id
 
 
-def _run_aa(
-    store: Store, prepared: Prepared, run_id: int, facts: ArmFacts, report: Reporter, baseline: Any, first: Any
-):
-    """The baseline a second time: another order, batches of another size, nothing shared with the first."""
-    experiment = prepared.experiment
-    assert experiment.aa is not None
+@dataclass(frozen=True)
+class Job:
+    """Arms that one engine runs one after the other; `again` is the baseline's second run (A/A)."""
+
+    run_id: int
+    arms: tuple[str, ...]
+    again: bool = False
+
+
+def _groups(experiment: Experiment) -> list[tuple[str, ...]]:
+    """Arms by prefill stage, which they then share; in the order of the experiment."""
+    groups: dict[str, list[str]] = {}
+    for name in experiment.arms_in_order:
+        groups.setdefault(str(experiment.arms[name].parsed.prefill), []).append(name)
+    return [tuple(names) for names in groups.values()]
+
+
+def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> tuple[int, Job | None]:
+    """The A/A run of a main run, and what is left to do of it."""
     found = writer.find_run(store, prepared.hash, {facts.name: facts.fingerprint}, kind="aa", linked_run_id=run_id)
     aa_id = _open_run(store, prepared, "aa", run_id) if found is None else found
     arm = _open_arms(store, aa_id, [facts], prepared.asked)[facts.name]
-    if not _finished(store, arm):
-        target = _target(prepared, experiment.aa.batch)
-        _run(store, target, arm, prepared, experiment.seed + 1, report, f"{facts.name} again (A/A)")
-        if prepared.passages:
-            baseline = baseline or first.distributions(facts.name, prepared.passages)
-            _probe(store, target, arm, prepared, baseline, together=False)
-        _finish(store, target, arm)
-    writer.finish_run(store, aa_id)
+    return aa_id, None if _finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
 
-def _target(prepared: Prepared, batch: int):
+def run_job_elsewhere(path: str, database: str, job: Job, report: Reporter) -> None:
+    """A job in a process of its own, which reads everything again."""
+    with open_store(database) as store:
+        run_job(prepare(Path(path)), store, job, report)
+
+
+def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> None:
+    """Answers what is missing of a job's arms, compares distributions with the baseline's, and stores the proofs.
+
+    The A/A asks in another order and in batches of another size, and shares nothing with the first run.
+    """
+    experiment = prepared.experiment
+    batch = experiment.aa.batch if job.again and experiment.aa is not None else experiment.batch
+    target = _target(prepared, batch, {*job.arms, experiment.baseline})
+    arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared.asked)
+    baseline: dict[str, list[Any]] | None = None
+    for name, arm in arms.items():
+        if not _finished(store, arm):
+            label = f"{name} again (A/A)" if job.again else name
+            _run(store, target, arm, prepared, experiment.seed + job.again, report, label)
+            if prepared.passages and (name != experiment.baseline or job.again):
+                first = _target(prepared, experiment.batch, {name}) if job.again else target
+                baseline = baseline or first.distributions(experiment.baseline, prepared.passages)
+                _probe(store, target, arm, prepared, baseline, together=not job.again)
+            _finish(store, target, arm)
+        if name != experiment.baseline:
+            target.release(name)
+
+
+def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
+    """Facts of all arms; calibrations that are not in the cache run here."""
+    names = prepared.experiment.arms_in_order
+    target = _target(prepared, prepared.experiment.batch, set(names))
+    return {name: target.facts(name) for name in names}
+
+
+def _target(prepared: Prepared, batch: int, names: Collection[str]):
     from evalsvc.engine.arm import ArmSpec
     from evalsvc.targets.embedded import EmbeddedTarget
 
@@ -146,6 +178,7 @@ def _target(prepared: Prepared, batch: int):
             dict(arm.inject),
         )
         for name, arm in experiment.arms.items()
+        if name in names
     }
     return EmbeddedTarget(
         model_directory(experiment, prepared.base_dir, cache),
@@ -171,7 +204,7 @@ def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None) -
     )
 
 
-def _open_arms(store: Store, run_id: int, facts: Sequence[ArmFacts], asked: Sequence[Question]) -> dict[str, ArmRun]:
+def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], asked: Sequence[Question]) -> dict[str, ArmRun]:
     return {
         fact.name: ArmRun(
             run_id,

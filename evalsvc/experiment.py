@@ -69,6 +69,7 @@ class Experiment(_Frozen):
         aa: The check of the baseline against itself; null leaves it out.
         seed: Of the order in which items are asked.
         threads: Torch threads. One thread makes every answer independent of its batch.
+        workers: Processes that run arms at the same time, each with its own engine and its own copy of the weights.
         batch: Most requests side by side.
         kv_tokens: Tokens in each stage's KV pool.
     """
@@ -84,6 +85,7 @@ class Experiment(_Frozen):
     aa: NoiseConfig | None = NoiseConfig()
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=1, ge=1, le=256)
+    workers: int = Field(default=1, ge=1, le=64)
     batch: int = Field(default=32, ge=1, le=4096)
     kv_tokens: int = Field(default=16384, ge=16)
 
@@ -152,7 +154,7 @@ def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]], passage
         asked: Key of everything that an arm answers.
         passages: Texts of the probe.
     """
-    kept = experiment.model_dump(exclude={"batch", "policy", "aa", "probe", "model"})
+    kept = experiment.model_dump(exclude={"batch", "workers", "policy", "aa", "probe", "model"})
     return hashlib.sha256(
         json.dumps([kept, asked, passages], sort_keys=True).encode("utf-8", "surrogatepass")
     ).hexdigest()

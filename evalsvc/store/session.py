@@ -66,8 +66,10 @@ class Location:
 class Store:
     """An open database. Close it, or use it as a context manager."""
 
-    def __init__(self, name: str, engine: Engine, *, read_only: bool) -> None:
+    def __init__(self, name: str, engine: Engine, *, read_only: bool, address: str) -> None:
+        """`name` can be shown; `address` is what was opened, with a password if it has one."""
         self.name = name
+        self.address = address
         self.engine = engine
         self.read_only = read_only
         self._writing = engine.execution_options(evalsvc_write=True)
@@ -133,7 +135,7 @@ def open_store(
         else:
             new = _check_file(location.path, location.name, create=create)
             engine = _file_engine(location.path, read_only=read_only, create=new, timeout_s=timeout_s)
-        store = Store(location.name, engine, read_only=read_only)
+        store = Store(location.name, engine, read_only=read_only, address=os.fspath(path_or_url))
         try:
             if new:
                 _create_tables(store, timeout_s)

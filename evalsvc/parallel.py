@@ -1,0 +1,127 @@
+"""Jobs of one run in several processes, each with its own engine; their news and errors come back here.
+
+Results do not travel: every process stores its own samples, whose keys are unique. A process ends itself within a
+second when this one is gone, so that nothing answers on after a kill.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from evalsvc import errors
+from evalsvc.errors import EvalsvcError
+
+
+class Reporter(Protocol):
+    """Who is told how a run goes on."""
+
+    def note(self, text: str) -> None:
+        """One line of news."""
+
+    def progress(self, label: str) -> Callable[[int, int], None]:
+        """A counter for one arm: called with samples stored and samples in all."""
+        ...
+
+
+class _Forwarding:
+    """A reporter in a working process: puts everything on the queue."""
+
+    def __init__(self, news: Any) -> None:
+        self._news = news
+
+    def note(self, text: str) -> None:
+        self._news.put(("note", text))
+
+    def progress(self, label: str) -> Callable[[int, int], None]:
+        return lambda done, total: self._news.put(("progress", label, done, total))
+
+
+def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, report: Reporter) -> None:
+    """Runs `work(*job, reporter)` for each job, at most `workers` at a time, in the order of the jobs.
+
+    Args:
+        work: A function that a new process can import.
+        jobs: Arguments, plain data.
+        workers: Processes at a time.
+        report: Told here what the processes tell.
+
+    Raises:
+        EvalsvcError: The first error of a job, once the other processes were stopped; what they stored stays.
+        KeyboardInterrupt: As it comes; the processes get it too.
+    """
+    context = multiprocessing.get_context("spawn")
+    news = context.Queue()
+    waiting = deque(jobs)
+    running: list[Any] = []
+    counters: dict[str, Callable[[int, int], None]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                process = context.Process(target=_worker, args=(work, waiting.popleft(), news, os.getpid()))
+                process.start()
+                running.append(process)
+            with contextlib.suppress(queue.Empty):
+                _tell(news.get(timeout=0.2), report, counters)
+            for process in [p for p in running if not p.is_alive()]:
+                running.remove(process)
+                if process.exitcode:
+                    _drain(news, report, counters)
+                    raise EvalsvcError(f"a working process ended with code {process.exitcode}; run again to go on")
+        _drain(news, report, counters)
+    finally:
+        _stop(running)
+
+
+def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: int) -> None:
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        work(*job, _Forwarding(news))
+    except EvalsvcError as error:
+        news.put(("error", type(error).__name__, str(error)))
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent is another one than it was: it was killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _tell(message: tuple[Any, ...], report: Reporter, counters: dict[str, Callable[[int, int], None]]) -> None:
+    kind, *rest = message
+    if kind == "error":
+        raise getattr(errors, rest[0], EvalsvcError)(rest[1])
+    if kind == "note":
+        report.note(rest[0])
+        return
+    label, done, total = rest
+    if label not in counters:
+        counters[label] = report.progress(label)
+    counters[label](done, total)
+
+
+def _drain(news: Any, report: Reporter, counters: dict[str, Callable[[int, int], None]]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            _tell(news.get(timeout=0.2), report, counters)
+
+
+def _stop(running: Sequence[Any], grace_s: float = 10.0) -> None:
+    """Ends what still runs: an interrupt lets a process store what it has, then it is killed."""
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, 2)
+    deadline = time.monotonic() + grace_s
+    for process in running:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
