@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evalsvc.kernels.dispatch import ran
-from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
+from evalsvc.kernels.fp8 import absmax_scale, e4m3_as_bf16, quantize_e4m3
 
 from .precision import WeightFormat
 from .quantize import Fp8Weight, Int4Weight, quantize
@@ -29,7 +29,7 @@ class PlanLinear(nn.Module):
         self.packed = quantize(weight, fmt, name)
         dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
         if isinstance(self.packed, Fp8Weight) and fmt.activations == "w8a8":
-            self.weight = dequantize_e4m3(self.packed.codes).to(dtype)  # exact: e4m3 fits in bf16
+            self.weight = e4m3_as_bf16(self.packed.codes)
         elif isinstance(self.packed, Tensor):
             self.weight = self.packed
         else:
@@ -45,7 +45,7 @@ class PlanLinear(nn.Module):
         if isinstance(self.packed, Fp8Weight) and self.fmt.activations == "w8a8":
             ran("linear.fp8_w8a8.torch")
             x_scale = absmax_scale(x, dim=-1)
-            codes = dequantize_e4m3(quantize_e4m3(x, x_scale)).to(self.weight.dtype)
+            codes = e4m3_as_bf16(quantize_e4m3(x, x_scale))
             y = functional.linear(codes, self.weight).float() * x_scale * self.packed.scale.squeeze(1)
             if self.bias is not None:
                 y = y + self.bias

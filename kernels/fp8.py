@@ -8,6 +8,7 @@ from torch import Tensor
 
 E4M3_MAX = 448.0
 _REBIAS = 2.0**120  # bf16 exponent bias 127 against e4m3 bias 7
+_SIGN_AND_CODE = 0x87F0 - 0x10000  # as int16
 
 
 def quantize_e4m3(x: Tensor, scale: Tensor | float) -> Tensor:
@@ -27,20 +28,24 @@ def quantize_e4m3(x: Tensor, scale: Tensor | float) -> Tensor:
     return ratio.clamp_(-E4M3_MAX, E4M3_MAX).add_(nothing).to(torch.float8_e4m3fn)
 
 
-def dequantize_e4m3(codes: Tensor) -> Tensor:
-    """Exact fp32 values of e4m3 codes, NaN included.
+def e4m3_as_bf16(codes: Tensor) -> Tensor:
+    """Exact values of e4m3 codes in bf16, NaN included.
 
-    Moves exponent and mantissa into a bf16 by shifts and re-biases with one multiplication: five times faster on CPU
-    than torch's cast (0.7 against 3.2 ns an element were measured), and equal to it on all 256 codes.
+    Moves sign, exponent and mantissa into a bf16 by one shift and re-biases with one multiplication: many times faster
+    on CPU than torch's cast, and equal to it on all 256 codes.
 
     Args:
         codes: float8_e4m3fn, any shape.
     """
-    bits = codes.view(torch.uint8).to(torch.int16)
-    magnitude = bits & 0x7F
-    nan = ((magnitude + 1) >> 7) * 0x7F80  # all exponent bits where the code is 0x7F
-    sign = (bits & 0x80) << 8
-    return (sign | (magnitude << 4) | nan).view(torch.bfloat16).float().mul_(_REBIAS)
+    bits = codes.view(torch.int8).to(torch.int16)  # copies the sign into all upper bits
+    values = bits.bitwise_left_shift_(4).bitwise_and_(_SIGN_AND_CODE).view(torch.bfloat16).mul_(_REBIAS)
+    nan = (codes.view(torch.uint8) & 0x7F) == 0x7F
+    return values.masked_fill_(nan, torch.nan) if bool(nan.any()) else values
+
+
+def dequantize_e4m3(codes: Tensor) -> Tensor:
+    """As `e4m3_as_bf16`, in fp32."""
+    return e4m3_as_bf16(codes).float()
 
 
 def absmax_scale(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:

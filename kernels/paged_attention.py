@@ -5,9 +5,10 @@ For a query at position t over keys s <= t, in blocks of KEY_BLOCK keys with a r
     S = scaling * (q . k_s) * k_scale_s        m' = max(m, max S)         p = exp(S - m')
     l = l * exp(m - m') + sum p                o = o * exp(m - m') + (p * v_scale) v        out = o / l
 
-Queries are computed in tiles of a fixed number of rows and keys in blocks of a fixed number, padded; a masked key adds
-exactly zero. So neighbours in the batch, chunk borders and prefix hits leave every bit as it is: torch's
-scaled_dot_product_attention does not have that property.
+Queries are computed in tiles of a fixed number of rows and keys in blocks of a fixed number. A masked key adds exactly
+zero; where keys are padded the tile's first one stands, so that what nobody wrote is never read. So neighbours in the
+batch, chunk borders and prefix hits leave every bit as it is: torch's scaled_dot_product_attention does not have that
+property.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .dispatch import ran
-from .fp8 import dequantize_e4m3
+from .fp8 import e4m3_as_bf16
 
 KEY_BLOCK = 128
 
@@ -29,7 +30,8 @@ class Tiles:
     Attributes:
         rows: Shape: (tiles, tile_rows); index of each query in the packed batch, 0 where padded.
         positions: Shape: (tiles, tile_rows); position of each query, any position of the tile where padded.
-        slots: Shape: (tiles, padded keys), a multiple of KEY_BLOCK; slot of each key, 0 where padded.
+        slots: Shape: (tiles, padded keys), a multiple of KEY_BLOCK; slot of each key, where padded that of
+            the first one: every slot named here was written.
         contexts: Keys that each tile may read, descending.
         flat: Shape: (tokens,); where each packed query lies in the flattened tiles.
     """
@@ -51,8 +53,7 @@ class Tiles:
         readable = keys <= self.positions[:active, :, None]  # (active, tile_rows, KEY_BLOCK)
         open_tiles = readable.view(active, -1).all(dim=1).tolist()
         plain = open_tiles.index(False) if False in open_tiles else active
-        hidden = ~readable[plain:]
-        return KeyBlock(self.slots[:active, start : start + KEY_BLOCK], active, plain, hidden, hidden.all(dim=1))
+        return KeyBlock(self.slots[:active, start : start + KEY_BLOCK], active, plain, ~readable[plain:])
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,12 @@ class KeyBlock:
         active: Tiles that read the block: the first ones, since tiles are sorted.
         plain: Of these, how many leading ones read all of it.
         hidden: Shape: (active - plain, tile_rows, KEY_BLOCK); keys that a query may not read.
-        unread: Shape: (active - plain, KEY_BLOCK); keys that no query of the tile may read: they can hold anything,
-            NaN included.
     """
 
     slots: Tensor
     active: int
     plain: int
     hidden: Tensor
-    unread: Tensor
 
 
 def paged_attention(
@@ -107,21 +105,17 @@ def paged_attention(
     total = query.new_zeros(n_tiles * kv_heads, tile_rows * group, 1)
     peak = query.new_full((n_tiles * kv_heads, tile_rows * group, 1), -torch.inf)
     for block in tiles.blocks:
-        rows, part = block.active * kv_heads, slice(block.plain, block.active)
-        shape = (block.active, kv_heads, tile_rows * group, KEY_BLOCK)
+        rows = block.active * kv_heads
         scores = torch.bmm(query[:rows], _read(k_pages, block.slots).transpose(1, 2))
         _scale_keys(scores, k_scale, block)
         hidden = block.hidden.repeat_interleave(group, dim=1)[:, None]
-        scores.view(shape)[part].masked_fill_(hidden, -torch.inf)
+        scores.view(block.active, kv_heads, -1, KEY_BLOCK)[block.plain :].masked_fill_(hidden, -torch.inf)
         highest = torch.maximum(peak[:rows], scores.amax(dim=-1, keepdim=True))
         shrink = (peak[:rows] - highest).exp_()
         weights = scores.sub_(highest).exp_()
         total[:rows] = total[:rows] * shrink + weights.sum(dim=-1, keepdim=True)
         _scale_keys(weights, v_scale, block)
-        weights.view(shape)[part].masked_fill_(block.unread[:, None, None], 0.0)
-        values = _read(v_pages, block.slots)
-        values.view(block.active, kv_heads, KEY_BLOCK, head_dim)[part].masked_fill_(block.unread[:, None, :, None], 0.0)
-        out[:rows] = out[:rows] * shrink + torch.bmm(weights, values)
+        out[:rows] = out[:rows] * shrink + torch.bmm(weights, _read(v_pages, block.slots))
         peak[:rows] = highest
     out = (out / total).view(n_tiles, kv_heads, tile_rows, group, head_dim).permute(0, 2, 1, 3, 4)
     return out.reshape(n_tiles * tile_rows, heads, head_dim)[tiles.flat].to(q.dtype)
@@ -133,7 +127,7 @@ def _read(pages: Tensor, slots: Tensor) -> Tensor:
     kv_heads, head_dim = pages.shape[1:]
     raw = pages.view(pages.shape[0], -1)
     if pages.dtype == torch.float8_e4m3fn:
-        picked = dequantize_e4m3(raw.view(torch.uint8).index_select(0, slots.reshape(-1)).view(torch.float8_e4m3fn))
+        picked = e4m3_as_bf16(raw.view(torch.uint8).index_select(0, slots.reshape(-1)).view(torch.float8_e4m3fn))
     else:
         picked = raw.index_select(0, slots.reshape(-1))
     out = torch.empty((n_tiles, kv_heads, n_keys, head_dim), dtype=torch.float32, device=pages.device)
