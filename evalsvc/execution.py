@@ -1,6 +1,6 @@
 """From an experiment file to a finished run: each arm, then the baseline against itself."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -86,7 +86,7 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         report.note(f"run {run_id} begins")
     else:
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
-    arms = _open_arms(store, run_id, facts.values(), prepared.asked)
+    arms = _open_arms(store, run_id, facts.values(), prepared)
     unfinished = {name for name, arm in arms.items() if not _finished(store, arm)}
     jobs = [Job(run_id, group) for group in _groups(experiment) if unfinished & set(group)]
     aa_id = None
@@ -126,7 +126,7 @@ def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> t
     """The A/A run of a main run, and what is left to do of it."""
     found = writer.find_run(store, prepared.hash, {facts.name: facts.fingerprint}, kind="aa", linked_run_id=run_id)
     aa_id = _open_run(store, prepared, "aa", run_id) if found is None else found
-    arm = _open_arms(store, aa_id, [facts], prepared.asked)[facts.name]
+    arm = _open_arms(store, aa_id, [facts], prepared)[facts.name]
     return aa_id, None if _finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
 
@@ -144,7 +144,7 @@ def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> Non
     experiment = prepared.experiment
     batch = experiment.aa.batch if job.again and experiment.aa is not None else experiment.batch
     target = _target(prepared, batch, {*job.arms, experiment.baseline})
-    arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared.asked)
+    arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared)
     baseline: dict[str, list[Any]] | None = None
     for name, arm in arms.items():
         if not _finished(store, arm):
@@ -204,7 +204,8 @@ def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None) -
     )
 
 
-def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], asked: Sequence[Question]) -> dict[str, ArmRun]:
+def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], prepared: Prepared) -> dict[str, ArmRun]:
+    experiment = prepared.experiment
     return {
         fact.name: ArmRun(
             run_id,
@@ -216,8 +217,8 @@ def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], asked: Sequ
                 plan=fact.plan,
                 stages=fact.stages,
                 injected=fact.injected,
-                details=fact.details,
-                expected=len(asked),
+                details={**fact.details, "note": experiment.arms[fact.name].note},
+                expected=len(prepared.asked),
             ),
             fact,
         )

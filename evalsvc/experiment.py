@@ -26,11 +26,13 @@ class ArmConfig(_Frozen):
     Attributes:
         plan: Plan text.
         calibration: File of prompts for calibrated KV scales.
+        note: What readers of its results must know.
         inject: Named faults and their factors; the arm is marked as injected everywhere.
     """
 
     plan: str
     calibration: str | None = None
+    note: str | None = None
     inject: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
 
     @field_validator("plan")
@@ -154,7 +156,8 @@ def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]], passage
         asked: Key of everything that an arm answers.
         passages: Texts of the probe.
     """
-    kept = experiment.model_dump(exclude={"batch", "workers", "policy", "aa", "probe", "model"})
+    unasked = {"batch", "workers", "policy", "aa", "probe", "model"}
+    kept = experiment.model_dump(exclude={**dict.fromkeys(unasked, True), "arms": {"__all__": {"note"}}})
     return hashlib.sha256(
         json.dumps([kept, asked, passages], sort_keys=True).encode("utf-8", "surrogatepass")
     ).hexdigest()

@@ -88,11 +88,13 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
             table.add_row(name if stage == "prefill" else Text(""), *cells)
     lines = [
         "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in nats",
-        "weights and KV: bytes of the plan's own format; in mem. and pool: what the process held (on CPU a decoded",
-        "copy of the weights comes on top; two stages of one weights format hold one copy); tokens: computed, not answered",
+        "weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a decoded copy",
+        "of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
         _aa_line(store, run_id),
     ]
-    return Group(table, *(Text(line, "dim") for line in lines))
+    notes = {arm.name: arm.details.get("note") for arm in queries.arms(store, run_id)}
+    lines += [f"{name}: {note}" for name, note in notes.items() if note]
+    return Group(table, *(Text(one_line(line), "dim") for line in lines))
 
 
 def _stage_cells(held: dict[str, Any]) -> list[str]:
