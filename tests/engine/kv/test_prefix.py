@@ -45,4 +45,4 @@ def test_a_prefix_is_computed_once_and_another_stages_is_never_used(serve):
     assert (a.prefixes.misses, a.prefixes.hits) == (1, 5)
     assert (b.prefixes.misses, b.prefixes.hits) == (1, 1)
     prompt, shared = len(engine.text.encode(request.prompt)), len(engine.text.encode(request.shared_prefix))
-    assert a.tokens_computed == shared + 6 * (prompt - shared)
+    assert a.work.tokens == shared + 6 * (prompt - shared)
