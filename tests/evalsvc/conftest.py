@@ -112,7 +112,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def write_experiment(tiny_model: Path) -> Callable[..., Path]:
-    """`write_experiment(folder, **keys)`: the demo's six arms, three small suites; keys replace, None removes."""
+    """`write_experiment(folder, **keys)`: the demo's six arms, three small suites; `keys` replace."""
 
     def write(folder: Path, **keys: Any) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def write_experiment(tiny_model: Path) -> Callable[..., Path]:
             ],
         } | keys
         path = folder / "experiment.yaml"
-        path.write_text(yaml.safe_dump({k: v for k, v in experiment.items() if v is not None}, sort_keys=False))
+        path.write_text(yaml.safe_dump(experiment, sort_keys=False))
         return path
 
     return write
@@ -148,3 +148,67 @@ def own_cache(
     """Scales of the tiny model are kept in a cache of these tests."""
     if "write_experiment" in request.fixturenames and "small_model" not in request.fixturenames:
         monkeypatch.setenv("EVALSVC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+class Heard:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.labels: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def progress(self, label: str) -> Callable[[int, int], None]:
+        self.labels.append(label)
+        return lambda done, total: None
+
+
+@pytest.fixture(scope="session")
+def execute_file() -> Callable[..., tuple[int, Heard]]:
+    """`execute_file(path, database, new=False)`: in this process; returns run id and what was said."""
+    from evalsvc.execution import execute, prepare
+    from evalsvc.store.session import open_store
+
+    def call(path: Path, database: Path, new: bool = False) -> tuple[int, Heard]:
+        heard = Heard()
+        with open_store(database, create=True) as store:
+            return execute(prepare(path), store, heard, new=new), heard
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[[Path], dict[str, Any]]:
+    """`contents(database)`: all that a run says that is no time, no id and no trace of how it was batched."""
+    import sqlite3
+
+    def read(database: Path) -> dict[str, Any]:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+            samples = connection.execute(
+                "SELECT r.kind, a.name, a.fingerprint, i.suite, i.item_id, i.item_hash, s.through, s.request_hash,"
+                " s.settings_hash, s.rendered_hash, s.repeat, s.status, s.error_class, s.prompt, s.answer,"
+                " s.finish_reason, s.prompt_tokens, s.answer_tokens, s.stage_tokens, s.handed_over, c.metric, c.value,"
+                " c.error_class FROM samples s JOIN arms a ON a.id = s.arm_id JOIN runs r ON r.id = s.run_id"
+                " JOIN items i ON i.id = s.item_pk LEFT JOIN scores c ON c.sample_id = s.id"
+            ).fetchall()
+            arms = connection.execute(
+                "SELECT r.kind, r.status, a.name, a.plan, a.status, a.proof_status, a.expected, a.probe"
+                " FROM arms a JOIN runs r ON r.id = a.run_id"
+            ).fetchall()
+        connection.close()
+        return {"samples": sorted(map(repr, samples)), "arms": sorted(map(repr, arms))}
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def six_arms(tmp_path_factory, write_experiment, execute_file) -> tuple[Path, Path]:
+    """Experiment file and database of one finished run of six arms and its A/A. Copy the database before writing."""
+    folder = tmp_path_factory.mktemp("six")
+    path = write_experiment(folder / "experiment")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVALSVC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        execute_file(path, folder / "runs.sqlite")
+    return path, folder / "runs.sqlite"

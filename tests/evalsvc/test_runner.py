@@ -59,7 +59,7 @@ class FakeSuite:
 class FakeTarget:
     """Answers `yes`; `answer` may replace an answer, fail a request, or raise."""
 
-    def __init__(self, answer: Callable[[Request], Any] = lambda request: "yes") -> None:
+    def __init__(self, answer: Callable[[Any], Any] = lambda request: "yes") -> None:
         self.answer = answer
         self.asked: list[Request] = []
 

@@ -1,0 +1,129 @@
+"""Experiment files: what they mean, and what is refused with its place."""
+
+import pytest
+import yaml
+
+from evalsvc.errors import ConfigError
+from evalsvc.experiment import Experiment, load_experiment, model_directory
+
+ARMS = {"base": {"plan": "w=bf16"}, "cand": {"plan": "w=fp8"}}
+SUITES = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl"}]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """`load(arms=..., ...)`: an experiment from a file with these keys; a string is the whole file."""
+
+    def call(text=None, **keys):
+        path = tmp_path / "experiment.yaml"
+        known = {"name": "e", "model": "model", "baseline": "base", "arms": ARMS, "suites": SUITES}
+        path.write_text(text if text is not None else yaml.safe_dump(known | keys, sort_keys=False))
+        return load_experiment(path)
+
+    return call
+
+
+def test_defaults_are_one_thread_and_a_check_of_the_baseline_against_itself(load):
+    experiment = load()
+    assert (experiment.threads, experiment.batch, experiment.seed) == (1, 32, 0)
+    assert experiment.aa is not None and experiment.aa.batch != experiment.batch
+
+
+def test_the_check_can_be_left_out(load):
+    assert load(aa=None).aa is None
+
+
+def test_the_baseline_runs_first(load):
+    experiment = load(baseline="cand", arms={**ARMS, "third": {"plan": "w=fp32"}})
+    assert experiment.arms_in_order == ["cand", "base", "third"]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "through", "throughs"),
+    [
+        ({"plan": "w=fp8"}, "auto", ("prefill", "decode")),
+        ({"plan": "w=fp8 > w=bf16"}, "auto", ("prefill",)),
+        ({"plan": "kv=bf16 > kv=fp8"}, "auto", ("prefill", "decode")),
+        ({"plan": "w=fp8 > w=bf16"}, "both", ("prefill", "decode")),
+        ({"plan": "w=fp8"}, "decode", ("decode",)),
+        ({"plan": "w=fp8"}, "prefill", ("prefill",)),
+    ],
+)
+def test_both_stages_score_where_decode_differs(load, candidate, through, throughs):
+    experiment = load(arms={"base": ARMS["base"], "cand": candidate}, score_through=through)
+    assert experiment.throughs == throughs
+
+
+def test_a_fault_in_decode_alone_is_scored_through_decode(load):
+    """Equal plans and a fault: prefill could not see it."""
+    arms = {"base": {"plan": "kv=fp8"}, "cand": {"plan": "kv=fp8", "inject": {"decode_k_scale": 0.5}}}
+    assert load(arms=arms).throughs == ("prefill", "decode")
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "says"),
+    [
+        ({"basline": "base"}, 13, "unknown key 'basline'; did you mean 'baseline'?"),
+        ({"arms": {**ARMS, "cand": {"plam": "w=fp8"}}}, 7, "plan"),
+        ({"arms": {**ARMS, "cand": {"plan": "w=fp9"}}}, 8, "fp9"),
+        ({"arms": {**ARMS, "cand": {"plan": "w=fp8", "inject": {"decode_k_scale": 0}}}}, 10, "greater than 0"),
+        ({"arms": {**ARMS, "cand": {"plan": "w=fp8", "inject": {"decode_k_scale": float("nan")}}}}, 10, "finite"),
+        ({"arms": {**ARMS, "a b": {"plan": "w=fp8"}}}, 9, "a b"),
+        ({"baseline": "nobody"}, 1, "baseline 'nobody' is none of the arms base, cand"),
+        ({"arms": {"base": ARMS["base"]}}, 1, "at least one candidate"),
+        ({"arms": {"base": {"plan": "kv=fp8", "inject": {"decode_k_scale": 2}}, **{"c": ARMS["cand"]}}}, 1, "injected"),
+        ({"suites": [*SUITES, *SUITES]}, 1, "two suites have one name"),
+        ({"suites": []}, 9, "at least 1 item"),
+        ({"suites": [{"name": "s", "kind": "chess", "cases": "x"}]}, 11, "chess"),
+        ({"suites": [{"name": "s", "kind": "lmeval", "cases": "x"}]}, 10, "has `tasks` and no `cases`"),
+        ({"threads": 0}, 13, "threads"),
+        ({"seed": -1}, 13, "seed"),
+        ({"name": "../up"}, 1, "name"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(load, tmp_path, keys, line, says):
+    with pytest.raises(ConfigError) as error:
+        load(**keys)
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path / 'experiment.yaml'}:{line}: ") and says in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no keys"),
+        ("- a list\n", "holds no keys"),
+        ("name: [unclosed\n", "is no YAML"),
+        ("name: e\nname: f\n", ":2: key 'name' stands already in line 1"),
+        ("name: !!python/object/apply:os.system [exit 3]\n", "is no YAML: could not determine a constructor"),
+        ("name: &a [*a]\n", ""),
+    ],
+)
+def test_what_is_no_experiment_is_refused(load, text, says):
+    with pytest.raises(ConfigError) as error:
+        load(text)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_other_bytes_than_utf8_are_refused(tmp_path):
+    (tmp_path / "e.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load_experiment(tmp_path / "e.yaml")
+
+
+def test_a_model_is_found_beside_the_file_and_in_the_home(load, tmp_path, monkeypatch):
+    for folder in (tmp_path / "model", tmp_path / "home" / "m"):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert model_directory(load(), tmp_path, tmp_path) == tmp_path / "model"
+    assert model_directory(load(model="~/m"), tmp_path, tmp_path) == tmp_path / "home" / "m"
+    with pytest.raises(ConfigError, match="no such directory"):
+        model_directory(load(model="nowhere"), tmp_path, tmp_path)
+
+
+def test_a_file_is_frozen():
+    experiment = Experiment.model_validate(
+        {"name": "e", "model": "m", "baseline": "base", "arms": ARMS, "suites": SUITES}
+    )
+    with pytest.raises(ValueError, match="frozen"):
+        experiment.seed = 4  # pyright: ignore[reportAttributeAccessIssue]
