@@ -120,9 +120,9 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
 
 
 def _sentence(candidate: Candidate) -> str:
-    """The gate's own sentence and notes: never worded anew here."""
+    """The gate's own sentence and notes, never worded anew here, and the note that the experiment gave the arm."""
     decision = candidate.decision or {}
-    lines = [decision.get("sentence") or "", *(decision.get("notes") or ())]
+    lines = [decision.get("sentence") or "", *(decision.get("notes") or ()), candidate.arm.details.get("note") or ""]
     return "".join(f'<div class="ev-quiet">{escape(line)}</div>' for line in lines if line)
 
 
