@@ -32,9 +32,10 @@ SHAPE: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
+KV_OF_ALL: dict[str, Any] = {"num_key_value_heads": 4}
 CONFIGS = {
     "llama": lambda: LlamaConfig(**SHAPE, attention_bias=True, tie_word_embeddings=False),
-    "llama_mha": lambda: LlamaConfig(**SHAPE | {"num_key_value_heads": 4}, tie_word_embeddings=True),
+    "llama_mha": lambda: LlamaConfig(**(SHAPE | KV_OF_ALL), tie_word_embeddings=True),
     "llama3_rope": lambda: LlamaConfig(
         **SHAPE,
         rope_parameters={

@@ -7,7 +7,7 @@ import pytest
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.precision import parse_plan
-from evalsvc.engine.requests import GenerateRequest, ScoreRequest
+from evalsvc.engine.requests import GenerateRequest, GenerateResult, ScoreRequest, ScoreResult
 from evalsvc.engine.stage import PrefillStage
 
 PLANS = {
@@ -66,9 +66,9 @@ def answers(engine: Engine, requests) -> dict[str, tuple]:
     """By id, everything of an answer that must not hang on its company."""
     found = {}
     for answer in engine.answer(requests):
-        if answer.id.startswith(("g", "shared")) and hasattr(answer, "token_ids"):
+        if isinstance(answer, GenerateResult):
             found[answer.id] = (answer.text, answer.token_ids, answer.finish_reason)
-        else:
+        elif isinstance(answer, ScoreResult):
             found[answer.id] = (answer.logprobs, answer.greedy)
     assert len(found) == len(requests)
     return found

@@ -76,7 +76,11 @@ def test_answers_have_the_bits_alone_that_they_have_in_company(small_model, plan
     ]
 
     def answers(groups):
-        return {a.id: getattr(a, "token_ids", None) or a.logprobs for group in groups for a in engine.answer(group)}
+        return {
+            a.id: getattr(a, "token_ids", None) or getattr(a, "logprobs", None)
+            for group in groups
+            for a in engine.answer(group)
+        }
 
     assert answers([[request] for request in asked]) == answers([asked])
 

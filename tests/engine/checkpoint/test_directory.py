@@ -67,8 +67,8 @@ def test_a_missing_head_is_missing_unless_it_is_tied(model):
     assert "tensor lm_head.weight is missing" in refusal(model)
     config_changed(model, tie_word_embeddings=True)
     engine = Engine.load(model, "w=bf16", kv_tokens=64)
-    tied = engine.arm().prefill.weights.model
-    assert tied.get_input_embeddings().weight.data_ptr() == tied.get_output_embeddings().weight.data_ptr()
+    tied = dict(engine.arm().prefill.weights.model.named_parameters(remove_duplicate=False))
+    assert tied["lm_head.weight"].data_ptr() == tied["model.embed_tokens.weight"].data_ptr()
 
 
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(model):
