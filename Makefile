@@ -1,6 +1,6 @@
 # `make demo`: set up and run the main job. `make test`: everything that is checked.
 # PYTHON= names another interpreter; python3.11 is preferred, then python3.12.
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12)
+PYTHON ?= $(shell for p in python3.11 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 DB := results/evalsvc.sqlite

@@ -22,18 +22,18 @@ def _table(*columns: str) -> Table:
 
 
 def _add(table: Table, *cells: object) -> None:
-    table.add_row(*(Text("" if cell is None else one_line(str(cell))) for cell in cells))
+    table.add_row(*(Text("" if cell is None else "\n".join(map(one_line, str(cell).split("\n")))) for cell in cells))
 
 
 def render_runs(runs: Sequence[RunRecord]) -> RenderableType:
     """One line a run."""
     if not runs:
         return Text("no runs yet; `evalsvc run FILE` makes one")
-    table = _table("run", "experiment", "status", "started", "arms", "samples", "errors")
+    table = _table("run", "experiment", "status", "started", "samples", "errors", "arms")
     for run in runs:
-        number = run.id if run.kind == "main" else f"{run.id}, A/A of {run.linked_run_id}"
+        experiment = run.experiment if run.kind == "main" else f"{run.experiment} (A/A of {run.linked_run_id})"
         started = run.created_at.replace("T", " ")[5:16]
-        _add(table, number, run.experiment, run.status, started, ", ".join(run.arms), f"{run.samples:,}", run.errors)
+        _add(table, run.id, experiment, run.status, started, f"{run.samples:,}", run.errors, "\n".join(run.arms))
     return table
 
 
@@ -50,7 +50,8 @@ def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
     """What an arm is, what it answered, and what was measured of it."""
     facts = _table("arm", arm.address)
     injected = ", ".join(f"{name} {value}" for name, value in arm.injected.items())
-    seconds = None if totals.seconds is None else f"{totals.seconds:,.1f} s of work"
+    stages = {name: (arm.proof or {}).get(name, {}).get("seconds") for name in ("prefill", "decode")}
+    seconds = ", ".join(f"{name} {value:,.1f} s" for name, value in stages.items() if value is not None)
     for name, value in (
         ("run", f"{arm.run_id} ({arm.experiment}, {arm.run_kind}, {arm.run_status})"),
         ("plan", arm.plan),
@@ -58,7 +59,8 @@ def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
         ("status", arm.status),
         ("samples", f"{totals.samples:,} of {arm.expected:,}, {totals.errors} errors, {totals.skipped} skipped"),
         ("tokens", _tokens(totals)),
-        ("time", seconds),
+        ("computing", seconds),
+        ("note", arm.details.get("note")),
         ("fingerprint", arm.fingerprint),
         ("proof", arm.proof_status or "none"),
     ):
@@ -89,15 +91,14 @@ def _probe_table(probe: Mapping[str, Any]) -> Table:
 
 
 def _proof_table(proof: Mapping[str, Any]) -> Table:
-    """What was measured, one line a fact, stages side by side."""
-    stages = [name for name, value in proof.items() if isinstance(value, Mapping)]
+    """What was measured, one line a fact, stages side by side; what belongs to no stage follows."""
+    stages = [name for name in ("prefill", "decode") if isinstance(proof.get(name), Mapping)]
     table = _table("measured", *stages)
     facts = {stage: dict(_flat(proof[stage])) for stage in stages}
     for name in dict.fromkeys(name for stage in stages for name in facts[stage]):
         _add(table, name, *(facts[stage].get(name) for stage in stages))
-    for name, value in proof.items():
-        if name not in stages:
-            _add(table, name, value)
+    for name, value in _flat({name: value for name, value in proof.items() if name not in stages}):
+        _add(table, name, value)
     return table
 
 
@@ -106,4 +107,12 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
         if isinstance(entry, Mapping) and entry:
             yield from _flat(entry, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", f"{entry:,}" if isinstance(entry, int) else f"{entry}"
+            yield f"{prefix}{name}", _number(entry)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.2f}" if isinstance(value, float) else "" if value in (None, [], {}) else str(value)
