@@ -27,14 +27,24 @@ class PlanLinear(nn.Module):
         super().__init__()
         self.fmt = fmt
         self.packed = quantize(weight, fmt, name)
-        dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
-        if isinstance(self.packed, Fp8Weight) and fmt.activations == "w8a8":
-            self.weight = e4m3_as_bf16(self.packed.codes)
-        elif isinstance(self.packed, Tensor):
-            self.weight = self.packed
-        else:
-            self.weight = self.packed.dequantize().to(dtype)
-        self.bias = None if bias is None else bias.to(dtype)
+        self.weight = self._decoded(self.packed)
+        self.bias = None if bias is None else bias.to(self.weight.dtype)
+
+    def _decoded(self, packed: Int4Weight | Fp8Weight | Tensor) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        if isinstance(packed, Fp8Weight) and self.fmt.activations == "w8a8":
+            return e4m3_as_bf16(packed.codes)  # the scales follow the product
+        return packed.dequantize().to(torch.bfloat16)
+
+    def reads_what_is_packed(self) -> bool:
+        """Whether the first and the last row that the product reads decode from the packed form."""
+        packed = self.packed
+        for row in (slice(0, 1), slice(-1, None)):
+            part = packed[row] if isinstance(packed, Tensor) else packed.rows(row)
+            if not torch.equal(self.weight[row], self._decoded(part)):
+                return False
+        return True
 
     def packed_tensors(self) -> list[Tensor]:
         """The tensors of the packed form."""

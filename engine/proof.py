@@ -34,6 +34,7 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "elements": elements,
             "code_dtypes": dict(Counter(_dtype(layer.packed_tensors()[0]) for layer in linears)),
             "code_bits": 8 * sum(_bytes([layer.packed_tensors()[0]]) for layer in linears) / elements,
+            "linears_reading_what_is_packed": sum(layer.reads_what_is_packed() for layer in linears),
             "format_bytes": _bytes(packed),
             "resident_bytes": _bytes([*packed, *(layer.weight for layer in linears)]),
             "other_bytes": _bytes(stage.weights.shared_tensors()),
@@ -79,6 +80,8 @@ def _stage_mismatches(plan: StagePlan, factor: float, measured: dict[str, Any]) 
     bits = {"fp32": 32, "bf16": 16, "fp8": 8, "int4": 4}[plan.weights.kind]
     if weights["code_bits"] != bits:
         yield f"weights take {weights['code_bits']} bits, the plan says {bits}"
+    if weights["linears_reading_what_is_packed"] != weights["linears"]:
+        yield f"only {weights['linears_reading_what_is_packed']} of {weights['linears']} products read what is packed"
     if kv["dtype"] != _KV_DTYPE[plan.kv.kind]:
         yield f"KV is held as {kv['dtype']}, the plan says {plan.kv}"
     if (kv["scale_dtype"] is not None) != (plan.kv.kind == "fp8") or kv["scale"] != plan.kv.scale:

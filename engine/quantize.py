@@ -33,6 +33,10 @@ class Int4Weight:
     scale: Tensor
     minimum: Tensor | None
 
+    def rows(self, some: slice) -> "Int4Weight":
+        """Some rows of the matrix."""
+        return Int4Weight(self.packed[some], self.scale[some], None if self.minimum is None else self.minimum[some])
+
     def tensors(self) -> list[Tensor]:
         """What a device would hold."""
         return [t for t in (self.packed, self.scale, self.minimum) if t is not None]
@@ -60,6 +64,10 @@ class Fp8Weight:
 
     codes: Tensor
     scale: Tensor
+
+    def rows(self, some: slice) -> "Fp8Weight":
+        """Some rows of the matrix."""
+        return Fp8Weight(self.codes[some], self.scale[some])
 
     def tensors(self) -> list[Tensor]:
         """What a device would hold."""

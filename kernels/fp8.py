@@ -51,4 +51,5 @@ def dequantize_e4m3(codes: Tensor) -> Tensor:
 def absmax_scale(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """Scale that maps the largest magnitude along `dim` to 448, fp32, `dim` kept; 1.0 where all values are zero."""
     amax = x.float().abs().amax(dim=dim, keepdim=True)
-    return torch.where(amax > 0, amax / E4M3_MAX, torch.ones_like(amax))
+    smallest = torch.finfo(torch.float32).tiny
+    return torch.where(amax > 0, (amax / E4M3_MAX).clamp_min(smallest), torch.ones_like(amax))

@@ -1,12 +1,10 @@
 """Pages of shared prefixes, kept by one prefill stage under the exact token ids."""
 
-from collections import OrderedDict
-
 from .pool import KVPool, Sequence
 
 
 class PrefixStore:
-    """Held prefixes, least recently used first. Lookups compare tokens, never hashes alone.
+    """Held prefixes. Lookups compare tokens, never hashes alone.
 
     Attributes:
         hits: Lookups that found a prefix.
@@ -15,7 +13,7 @@ class PrefixStore:
 
     def __init__(self, pool: KVPool):
         self._pool = pool
-        self._held: OrderedDict[tuple[int, ...], Sequence] = OrderedDict()
+        self._held: dict[tuple[int, ...], Sequence] = {}
         self.hits = 0
         self.misses = 0
 
@@ -26,7 +24,6 @@ class PrefixStore:
             self.misses += 1
             return None
         self.hits += 1
-        self._held.move_to_end(ids)
         return held
 
     def put(self, ids: tuple[int, ...], sequence: Sequence) -> None:

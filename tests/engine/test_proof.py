@@ -107,3 +107,11 @@ def test_batches_of_another_order_have_another_hash(serve):
     other = serve("llama", "w=bf16", max_batch=2)
     list(other.generate(requests[::-1]))
     assert first["count"] > 0 and first["sha256"] != other.proof()["batches"]["sha256"]
+
+
+def test_a_product_that_reads_something_else_than_what_is_packed_is_seen(serve):
+    engine = serve("llama", "w=int4:g32:sym")
+    layer = next(iter(engine.arm().decode.weights.linears.values()))
+    assert layer.reads_what_is_packed()
+    layer.weight = layer.weight * 1.01
+    assert any("read what is packed" in problem for problem in engine.proof()["mismatches"])
