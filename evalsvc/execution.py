@@ -95,7 +95,12 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         jobs += [job] if job else []
     workers = min(experiment.workers, len(jobs))
     if workers > 1:
-        run_parallel(run_job_elsewhere, [(str(prepared.path), store.address, job) for job in jobs], workers, report)
+        run_parallel(
+            run_job_elsewhere,
+            [(str(prepared.path), prepared.hash, store.address, job) for job in jobs],
+            workers,
+            report,
+        )
     else:
         for job in jobs:
             run_job(prepared, store, job, report)
@@ -130,10 +135,17 @@ def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> t
     return aa_id, None if _finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
 
-def run_job_elsewhere(path: str, database: str, job: Job, report: Reporter) -> None:
-    """A job in a process of its own, which reads everything again."""
+def run_job_elsewhere(path: str, digest: str, database: str, job: Job, report: Reporter) -> None:
+    """A job in a process of its own, which reads everything again.
+
+    Raises:
+        ConfigError: What was read is no longer what the run began with.
+    """
+    prepared = prepare(Path(path))
+    if prepared.hash != digest:
+        raise ConfigError(f"{path}: it or a suite of it was edited while its run was under way; run again")
     with open_store(database) as store:
-        run_job(prepare(Path(path)), store, job, report)
+        run_job(prepared, store, job, report)
 
 
 def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> None:

@@ -8,10 +8,12 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from traceback import format_exc
 from typing import Any, Protocol
 
 from evalsvc import errors
@@ -30,16 +32,30 @@ class Reporter(Protocol):
 
 
 class _Forwarding:
-    """A reporter in a working process: puts everything on the queue."""
+    """A reporter in a working process: puts everything on the queue, and ends the work there once it was interrupted.
+
+    A KeyboardInterrupt raised wherever a signal comes can be lost in a callback or disturb a transaction; news is told
+    when samples were stored.
+    """
 
     def __init__(self, news: Any) -> None:
         self._news = news
+        self._interrupted = False
+
+    def interrupt(self, *_: Any) -> None:
+        """A signal handler."""
+        self._interrupted = True
 
     def note(self, text: str) -> None:
-        self._news.put(("note", text))
+        self._tell("note", text)
 
     def progress(self, label: str) -> Callable[[int, int], None]:
-        return lambda done, total: self._news.put(("progress", label, done, total))
+        return lambda done, total: self._tell("progress", label, done, total)
+
+    def _tell(self, *message: Any) -> None:
+        self._news.put(message)
+        if self._interrupted:
+            raise KeyboardInterrupt
 
 
 def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, report: Reporter) -> None:
@@ -64,7 +80,8 @@ def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
         while waiting or running:
             while waiting and len(running) < workers:
                 process = context.Process(target=_worker, args=(work, waiting.popleft(), news, os.getpid()))
-                process.start()
+                with _interrupts_held():  # a process that is still starting would answer Ctrl-C with a traceback
+                    process.start()
                 running.append(process)
             with contextlib.suppress(queue.Empty):
                 _tell(news.get(timeout=0.2), report, counters)
@@ -78,14 +95,33 @@ def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
         _stop(running)
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Interrupts wait until the block ends; a process started inside holds them until it lets them in."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    reporter = _Forwarding(news)
+    signal.signal(signal.SIGINT, reporter.interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        work(*job, _Forwarding(news))
+        work(*job, reporter)
     except EvalsvcError as error:
         news.put(("error", type(error).__name__, str(error)))
-    except KeyboardInterrupt:
-        os._exit(130)
+    except KeyboardInterrupt:  # leaves in order, so that what libraries hold (semaphores) is given back
+        news.cancel_join_thread()
+        raise SystemExit(130) from None
+    except Exception as error:
+        traceback = format_exc()
+        news.put(
+            ("error", "EvalsvcError", f"unexpected {type(error).__name__} in a working process: {error}", traceback)
+        )
 
 
 def _end_with(parent: int) -> None:
@@ -98,7 +134,7 @@ def _end_with(parent: int) -> None:
 def _tell(message: tuple[Any, ...], report: Reporter, counters: dict[str, Callable[[int, int], None]]) -> None:
     kind, *rest = message
     if kind == "error":
-        raise getattr(errors, rest[0], EvalsvcError)(rest[1])
+        raise getattr(errors, rest[0], EvalsvcError)(rest[1]) from (RuntimeError(rest[2]) if rest[2:] else None)
     if kind == "note":
         report.note(rest[0])
         return

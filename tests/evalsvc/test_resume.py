@@ -1,0 +1,203 @@
+"""Killed anywhere and run again, a run says what an uninterrupted one says, although its batches differ."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalsvc import runner
+from evalsvc.cli.deciding import decide_stored
+from evalsvc.policy import Policy
+from evalsvc.store import queries
+from evalsvc.store.session import Store, open_store
+
+ARMS = {
+    "bf16": {"plan": "w=bf16"},
+    "kv": {"plan": "kv=bf16 > kv=fp8:tensor:calibrated", "calibration": "calibration.jsonl"},
+}
+
+
+def verdicts(database: Path) -> Any:
+    """Every number and word of the decisions about a database's main run."""
+    with open_store(database, read_only=True) as store:
+        baseline, *candidates = queries.arms(store, min(run.id for run in queries.runs(store)))
+        decisions = [decide_stored(store, baseline, arm, Policy(name="p")).to_json() for arm in candidates]
+    return [(decision["verdict"], decision["sentence"], decision["rows"]) for decision in decisions]
+
+
+def die_at(patch: pytest.MonkeyPatch, number: int, committed: bool) -> None:
+    """SIGKILL to this process at its nth write transaction, just before or just after the commit."""
+    count = 0
+    transaction = Store.transaction
+
+    @contextmanager
+    def counted(store: Store) -> Iterator[Any]:
+        nonlocal count
+        count += 1
+        last = count == number
+        with transaction(store) as session:
+            yield session
+            if last and not committed:
+                session.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    patch.setattr(Store, "transaction", counted)
+
+
+def killed(call: Callable[[], Any], number: int, committed: bool) -> bool:
+    """Runs `call` in a copy of this process that dies at its nth transaction; False when it came to its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            die_at(pytest.MonkeyPatch(), number, committed)
+            call()
+        finally:
+            os._exit(0 if sys.exc_info()[0] is None else 3)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), f"the copy ended with status {status}"
+    return status == signal.SIGKILL
+
+
+@pytest.fixture
+def small(write_experiment, tmp_path, monkeypatch) -> Path:
+    """Two arms and an A/A of ten samples each, stored three at a time."""
+    monkeypatch.setattr(runner, "FLUSH_SAMPLES", 3)
+    suites = [
+        {"name": "tasks", "kind": "lmeval", "tasks": ["sums/one.yaml"], "limit": 3},
+        {"name": "formats", "kind": "formats", "cases": "formats.jsonl", "limit": 2},
+    ]
+    return write_experiment(tmp_path / "experiment", arms=ARMS, suites=suites)
+
+
+def check_kills(small, execute_file, contents, folder: Path, moments: list[tuple[int, bool]]) -> int:
+    """Kills a fresh run at each moment and runs it again; returns how many of them were before its end."""
+    execute_file(small, folder / "whole.sqlite")
+    whole = contents(folder / "whole.sqlite"), verdicts(folder / "whole.sqlite")
+    deaths = 0
+    for number, committed in moments:
+        database = folder / f"{number}-{committed}.sqlite"
+        deaths += killed(lambda database=database: execute_file(small, database), number, committed)
+        execute_file(small, database)
+        assert (contents(database), verdicts(database)) == whole, f"killed at transaction {number}, {committed=}"
+    return deaths
+
+
+def test_killed_at_a_few_transactions(small, execute_file, contents, tmp_path):
+    moments = [(2, True), (7, False), (9, True), (13, False), (16, True)]
+    assert check_kills(small, execute_file, contents, tmp_path, moments) == len(moments)
+
+
+@pytest.mark.slow
+def test_killed_at_every_transaction(small, execute_file, contents, tmp_path):
+    moments = [(number, committed) for number in range(1, 31) for committed in (False, True)]
+    deaths = check_kills(small, execute_file, contents, tmp_path, moments)
+    assert 40 < deaths < len(moments)  # the last moments lie behind the end
+
+
+def test_killed_again_and_again(small, execute_file, contents, tmp_path):
+    execute_file(small, tmp_path / "whole.sqlite")
+    rng = random.Random(5)
+    deaths = 0
+    while killed(lambda: execute_file(small, tmp_path / "often.sqlite"), rng.randrange(3, 14), rng.random() < 0.5):
+        deaths += 1
+        assert deaths < 50
+    assert deaths > 2
+    assert contents(tmp_path / "often.sqlite") == contents(tmp_path / "whole.sqlite")
+    assert verdicts(tmp_path / "often.sqlite") == verdicts(tmp_path / "whole.sqlite")
+
+
+def stored(database: Path) -> int:
+    """Samples in a database that may not be there yet."""
+    try:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+            return connection.execute("SELECT count(*) FROM samples").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def command(path: Path, database: Path) -> list[str]:
+    return [sys.executable, "-m", "evalsvc.cli.main", "run", str(path), "--db", str(database), "--json"]
+
+
+def kill_command(path: Path, database: Path, samples: int, sent: signal.Signals, limit_s: float = 240) -> str:
+    """Sends a signal to the command once it has stored so many samples; returns what it had said."""
+    process = subprocess.Popen(
+        command(path, database), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + limit_s
+    while stored(database) < samples:
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()
+        time.sleep(0.01)
+    if sent == signal.SIGINT:
+        os.killpg(process.pid, sent)  # as a terminal does
+    else:
+        process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == (130 if sent == signal.SIGINT else -sent), said
+    return said
+
+
+def finish_command(path: Path, database: Path) -> dict[str, Any]:
+    done = subprocess.run(command(path, database), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "goes on from what is stored" in done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_command_and_its_processes_killed_and_run_again(six_arms, write_experiment, contents, tmp_path):
+    path = write_experiment(tmp_path / "experiment", workers=2, batch=5)
+    database = tmp_path / "runs.sqlite"
+    kill_command(path, database, 30, signal.SIGKILL)
+    time.sleep(1.5)  # a working process ends itself within a second
+    left = stored(database)
+    assert 30 <= left < 294
+    time.sleep(1.5)
+    assert stored(database) == left  # nobody answers on
+    said = kill_command(path, database, left + 60, signal.SIGINT)
+    assert said.endswith("what was answered is stored; the same command goes on from there\nerror: interrupted\n")
+    assert "Traceback" not in said
+    document = finish_command(path, database)
+    assert contents(database) == contents(six_arms[1])
+    assert verdicts(database) == verdicts(six_arms[1])
+    assert [arm["errors"] for arm in document["arms"]] == [0] * 7
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_real_model_killed_and_run_again(small_model, contents, tmp_path):
+    """Real prompts of real length, where neighbours in a batch would show if they could."""
+    data = Path(__file__).resolve().parents[2] / "data"
+    experiment = {
+        "name": "killed",
+        "model": str(small_model),
+        "baseline": "bf16",
+        "arms": {"bf16": {"plan": "w=bf16"}, "kv": {"plan": "kv=bf16 > kv=fp8:token-head"}},
+        "suites": [
+            {"name": "tasks", "kind": "lmeval", "tasks": [str(data / "tasks" / "addition")], "limit": 8},
+            {"name": "formats", "kind": "formats", "cases": str(data / "suites" / "formats.jsonl"), "limit": 8},
+        ],
+        "aa": {"batch": 3},
+    }
+    path = tmp_path / "experiment.yaml"
+    path.write_text(json.dumps(experiment))
+    whole, database = tmp_path / "whole.sqlite", tmp_path / "runs.sqlite"
+    subprocess.run(command(path, whole), capture_output=True, check=True)
+    moments = {16: signal.SIGKILL, 40: signal.SIGINT, 75: signal.SIGKILL}  # in the baseline, the candidate, the A/A
+    for samples, sent in moments.items():
+        kill_command(path, database, samples, sent)
+    finish_command(path, database)
+    assert contents(database) == contents(whole)
+    assert verdicts(database) == verdicts(whole)
