@@ -137,7 +137,7 @@ def open_store(
             engine = _file_engine(location.path, read_only=read_only, create=new, timeout_s=timeout_s)
         store = Store(location.name, engine, read_only=read_only, address=os.fspath(path_or_url))
         try:
-            if new:
+            if new or (create and _holds_nothing(store)):
                 _create_tables(store, timeout_s)
             _check_schema(store)
         except BaseException:
@@ -204,6 +204,12 @@ def _url_engine(location: Location) -> Engine:
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("evalsvc_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _holds_nothing(store: Store) -> bool:
+    """Whether there are no tables at all: a process that was to make them was killed before it could."""
+    with store.session() as session:
+        return not inspect(session.connection()).get_table_names()
 
 
 def _create_tables(store: Store, timeout_s: float) -> None:
