@@ -172,10 +172,21 @@ def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> Non
 
 
 def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
-    """Facts of all arms; calibrations that are not in the cache run here."""
+    """Facts of all arms; calibrations that are not in the cache run here.
+
+    Raises:
+        ConfigError: Two arms are the same, so that every sample would have one key in both.
+    """
     names = prepared.experiment.arms_in_order
     target = _target(prepared, prepared.experiment.batch, set(names))
-    return {name: target.facts(name) for name in names}
+    facts = {name: target.facts(name) for name in names}
+    first: dict[str, str] = {}
+    for name, fact in facts.items():
+        same = first.setdefault(fact.fingerprint, name)
+        if same != name:
+            message = f"{prepared.path}: arms {same} and {name} are the same ({fact.plan}); remove or change one"
+            raise ConfigError(message)
+    return facts
 
 
 def _target(prepared: Prepared, batch: int, names: Collection[str]):
