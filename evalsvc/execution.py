@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from evalsvc.errors import ConfigError
+from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_directory
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
@@ -190,8 +190,11 @@ def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
 
 
 def _target(prepared: Prepared, batch: int, names: Collection[str]):
-    from evalsvc.engine.arm import ArmSpec
-    from evalsvc.targets.embedded import EmbeddedTarget
+    try:
+        from evalsvc.engine.arm import ArmSpec
+        from evalsvc.targets.embedded import EmbeddedTarget
+    except ModuleNotFoundError as error:
+        raise CapabilityError(f"{error.name} is not installed; a run needs `pip install 'evalsvc[engine]'`") from error
 
     experiment, cache = prepared.experiment, cache_dir()
     specs = {
