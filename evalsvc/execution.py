@@ -80,12 +80,8 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     experiment = prepared.experiment
     facts = _facts(prepared)
     fingerprints = {name: fact.fingerprint for name, fact in facts.items()}
-    run_id = None if new else writer.find_run(store, prepared.hash, fingerprints)
-    if run_id is None:
-        run_id = _open_run(store, prepared, "main", None)
-        report.note(f"run {run_id} begins")
-    else:
-        report.note(f"run {run_id} goes on from what is stored; --new starts another")
+    found = None if new else writer.find_run(store, prepared.hash, fingerprints)
+    run_id = _open_run(store, prepared, "main", None) if found is None else found
     arms = _open_arms(store, run_id, facts.values(), prepared)
     unfinished = {name for name, arm in arms.items() if not _finished(store, arm)}
     jobs = [Job(run_id, group) for group in _groups(experiment) if unfinished & set(group)]
@@ -93,6 +89,12 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     if experiment.aa is not None:
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
         jobs += [job] if job else []
+    if found is None:
+        report.note(f"run {run_id} begins")
+    elif jobs:
+        report.note(f"run {run_id} goes on from what is stored; --new starts another")
+    else:
+        report.note(f"run {run_id} is finished, nothing is computed; --new starts another")
     workers = min(experiment.workers, len(jobs))
     if workers > 1:
         run_parallel(

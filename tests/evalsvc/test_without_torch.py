@@ -93,6 +93,7 @@ def test_a_run_says_what_is_missing(write_experiment, tmp_path):
 
 # Rooms of the extra; all else is core.
 EXTRA = ("engine/", "kernels/", "evalsvc/targets/embedded.py", "evalsvc/suites/lmeval.py", "evalsvc/suites/task_")
+DISTRIBUTIONS = {**metadata.packages_distributions(), "pydantic_core": ["pydantic"]}  # which pins it
 
 
 def core_files() -> list[Path]:
@@ -109,12 +110,13 @@ def declared() -> set[str]:
 
 @pytest.mark.parametrize("path", core_files(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_core_imports_only_what_it_declares(path):
-    distributions = {**metadata.packages_distributions(), "pydantic_core": ["pydantic"]}  # which pins it
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         for top in {name.partition(".")[0] for name in names} - {"evalsvc"} - set(sys.stdlib_module_names):
-            of = {d.lower() for d in distributions.get(top, [top])}
+            of = {d.lower() for d in DISTRIBUTIONS.get(top, [top])}
             assert of & declared() or guarded(path, top), f"{path}:{node.lineno}: {top} is no dependency of the core"
 
 

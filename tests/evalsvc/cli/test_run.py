@@ -66,7 +66,7 @@ def test_the_document_is_the_whole_of_stdout(evalsvc, finished):
         assert arm["proof"] == "matched" and arm["errors"] == 0 and arm["seconds"] > 0
         for stage in arm["stages"].values():
             assert stage["weight_format_bytes"] > 0 and stage["kv_bytes_per_token"] > 0
-    assert "run 1 goes on" in err and "smallest provable margin" in err
+    assert "run 1 is finished, nothing is computed; --new starts another" in err and "smallest provable margin" in err
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
@@ -159,6 +159,7 @@ def test_a_file_that_is_not_there(refused, tmp_path):
     assert "cannot be read" in refused(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_unknown_task_is_named(write, refused):
     path = write(suites=[{"name": "tasks", "kind": "lmeval", "tasks": ["evalsvc_no_such_task"]}])
     assert "evalsvc_no_such_task" in refused(path)
@@ -248,6 +249,11 @@ def test_a_database_that_another_program_holds(write, refused, evalsvc, tmp_path
     other.close()
     assert evalsvc("run", path, "--new", "--db", database)[0] == 0
     assert rows(database, "samples") == 2 * 12
+
+
+def test_a_folder_that_cannot_be_made_is_refused(evalsvc, write):
+    code, _, err = evalsvc("run", write(), "--db", "/proc/results/r.sqlite")
+    assert code == 2 and err.startswith("error: /proc/results/r.sqlite: its folder: ") and err.count("\n") == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
