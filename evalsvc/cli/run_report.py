@@ -87,9 +87,9 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
             cells = [Text(stage), *(Text(cell) for cell in _stage_cells(held))]
             table.add_row(name if stage == "prefill" else Text(""), *cells)
     lines = [
-        "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in nats",
-        "weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a decoded copy",
-        "of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
+        "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in "
+        "nats; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a decoded "
+        "copy of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
         _aa_line(store, run_id),
     ]
     notes = {arm.name: arm.details.get("note") for arm in queries.arms(store, run_id)}
@@ -120,12 +120,12 @@ def _aa_line(store: Store, run_id: int) -> str:
     again = queries.aa_of(store, run_id)
     first = next(arm for arm in queries.arms(store, run_id) if again and arm.name == again.name)
     ours, theirs = ((arm.proof or {}).get("batches", {}) if arm else {} for arm in (first, again))
-    differed = "other order and batches" if ours.get("sha256") != theirs.get("sha256") else "the SAME batches"
+    if ours.get("sha256") == theirs.get("sha256"):
+        return "A/A: both runs had the SAME batches, so it shows nothing"
     sizes = [f"{held['mean_requests']:.1f}" if held.get("mean_requests") else "?" for held in (ours, theirs)]
     return (
-        f"A/A: the baseline again, {differed} (mean {sizes[0]} against {sizes[1]} requests a batch): "
-        f"{check.lost} lost, {check.gained} gained of {check.n}, discordance {format_points(check.discordance)} points"
-        + (", CHECK FAILED" if check.failed else "")
+        f"A/A: asked in another order and in other batches, as its proof shows (mean {sizes[0]} against {sizes[1]} "
+        f"requests); discordance {format_points(check.discordance)} points" + (", CHECK FAILED" if check.failed else "")
     )
 
 
