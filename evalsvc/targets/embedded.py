@@ -14,6 +14,7 @@ from evalsvc.engine.calibration import scales_hash
 from evalsvc.engine.checkpoint.directory import Checkpoint
 from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
+from evalsvc.errors import EngineError
 from evalsvc.targets.base import ArmFacts
 
 PROBE_TOKENS = 48  # of each passage
@@ -42,9 +43,18 @@ class EmbeddedTarget:
         self.engine = Engine(Checkpoint(model), arms, kv_tokens=kv_tokens, max_batch=batch, cache=cache)
 
     def facts(self, arm: str) -> ArmFacts:
-        """What is known before item 1. Runs a calibration when its scales are not in the cache."""
+        """What is known before item 1. Runs a calibration when its scales are not in the cache.
+
+        Raises:
+            EngineError: The cache cannot be written.
+        """
         spec, hashes = self.engine.specs[arm], self.engine.hashes
-        scales = self.engine.scales(arm)
+        try:
+            scales = self.engine.scales(arm)
+        except OSError as error:
+            where = f"cache {self.engine.cache}"
+            message = f"{where}: cannot be written ({error.strerror}); name another with EVALSVC_CACHE"
+            raise EngineError(message) from error
         sha256 = None if scales is None else scales_hash(scales)
         stages = {}
         for name, plan in (("prefill", spec.plan.prefill), ("decode", spec.plan.decode)):

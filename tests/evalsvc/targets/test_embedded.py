@@ -7,7 +7,7 @@ import torch
 
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.precision import parse_plan
-from evalsvc.errors import ConfigError
+from evalsvc.errors import ConfigError, EngineError
 from evalsvc.targets.embedded import EmbeddedTarget, kl_by_stage
 
 
@@ -91,6 +91,13 @@ def test_scales_from_the_cache_are_the_scales_computed(target, calibration, tmp_
     )
     assert computed.fingerprint == read.fingerprint == uncached.fingerprint
     assert len(list((tmp_path / "c").iterdir())) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_named(target, calibration, tmp_path):
+    (tmp_path / "file").write_text("")
+    made = target("kv=fp8:tensor:calibrated", calibration=calibration, cache=tmp_path / "file" / "scales")
+    with pytest.raises(EngineError, match="file/scales: cannot be written .* EVALSVC_CACHE"):
+        made.facts("a")
 
 
 def test_a_calibration_that_no_format_reads_is_refused(target, calibration, tiny_model):
