@@ -96,7 +96,7 @@ def test_scales_from_the_cache_are_the_scales_computed(target, calibration, tmp_
 def test_a_cache_that_cannot_be_written_is_named(target, calibration, tmp_path):
     (tmp_path / "file").write_text("")
     made = target("kv=fp8:tensor:calibrated", calibration=calibration, cache=tmp_path / "file" / "scales")
-    with pytest.raises(EngineError, match="file/scales: cannot be written .* EVALSVC_CACHE"):
+    with pytest.raises(EngineError, match=r"file/scales: cannot be written .* EVALSVC_CACHE"):
         made.facts("a")
 
 
