@@ -88,8 +88,8 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
             table.add_row(name if stage == "prefill" else Text(""), *cells)
     lines = [
         "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in "
-        "nats; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a decoded "
-        "copy of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
+        "nats; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a "
+        "decoded copy of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
         _aa_line(store, run_id),
     ]
     notes = {arm.name: arm.details.get("note") for arm in queries.arms(store, run_id)}
