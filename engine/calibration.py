@@ -8,6 +8,7 @@ under everything that it depends on.
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def read_prompts(path: Path) -> list[str]:
         ConfigError: Missing file, broken line, or no prompt; names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"calibration {path}: cannot be read ({error})") from None
     prompts = []
@@ -73,7 +74,7 @@ def load_scales(path: Path) -> Scales | None:
 def save_scales(path: Path, scales: Scales) -> None:
     """Writes a cache file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
+    temporary = path.with_suffix(f".{os.getpid()}.part")
     temporary.write_text(json.dumps({"k": scales.k.tolist(), "v": scales.v.tolist()}))
     temporary.replace(path)
 

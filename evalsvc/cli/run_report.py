@@ -120,7 +120,7 @@ def _aa_line(store: Store, run_id: int) -> str:
     again = queries.aa_of(store, run_id)
     first = next(arm for arm in queries.arms(store, run_id) if again and arm.name == again.name)
     ours, theirs = ((arm.proof or {}).get("batches", {}) if arm else {} for arm in (first, again))
-    if ours.get("sha256") == theirs.get("sha256"):
+    if ours.get("count") and ours.get("sha256") == theirs.get("sha256"):
         return "A/A: both runs had the SAME batches, so it shows nothing"
     sizes = [f"{held['mean_requests']:.1f}" if held.get("mean_requests") else "?" for held in (ours, theirs)]
     return (
