@@ -1,0 +1,112 @@
+"""What the README, the Makefile and the shipped files say is what the code does."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from evalsvc import errors
+from evalsvc.cli.main import COMMANDS, build_app
+from evalsvc.experiment import ArmConfig, Experiment, load_experiment
+from evalsvc.policy import Policy, load_policy
+from evalsvc.suites.formats import FormatSuite
+from evalsvc.suites.toolcall import ToolCallSuite
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+DEMO = ROOT / "data" / "experiments" / "demo.yaml"
+
+
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_every_command_stands_in_the_readme_and_every_one_there_exists() -> None:
+    named = set(re.findall(r"evalsvc ([a-z]+)\b(?! run `)", README))
+    assert set(COMMANDS) - {"model"} <= named
+    assert named & set(COMMANDS) >= {"run", "gate", "compare", "verdict", "ls", "show", "dashboard"}
+
+
+def test_every_option_in_the_readme_exists() -> None:
+    group = get_command(build_app())
+    known = {option for command in group.commands.values() for p in command.params for option in p.opts}  # pyright: ignore[reportAttributeAccessIssue]
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | {"--help"}
+
+
+def test_exit_codes_of_the_readme_are_those_of_the_code() -> None:
+    table = dict(re.findall(r"^\| (\d) \| (\w+)", README, flags=re.MULTILINE))
+    assert table == {
+        str(errors.EXIT_PASS): "PASS",
+        str(errors.EXIT_REGRESSED): "REGRESSED",
+        str(errors.EXIT_ERROR): "usage",
+        str(errors.EXIT_INCONCLUSIVE): "INCONCLUSIVE",
+        str(errors.EXIT_INVALID): "INVALID",
+    }
+
+
+@pytest.mark.parametrize("key", [*Experiment.model_fields, *ArmConfig.model_fields])
+def test_every_key_of_an_experiment_stands_in_the_readme(key: str) -> None:
+    assert re.search(rf"\b{key}\b", README)
+
+
+def test_every_key_of_a_policy_stands_in_the_shipped_policy_or_has_a_default_that_does_nothing() -> None:
+    shipped = load_policy(ROOT / "data" / "policies" / "demo.yaml")
+    assert set(Policy.model_fields) - shipped.model_fields_set == {"guard_points_by_suite"}
+
+
+def test_the_experiment_in_the_readme_can_be_read(tmp_path: Path) -> None:
+    (example,) = fenced("yaml")
+    path = tmp_path / "example.yaml"
+    path.write_text(example)
+    read, shipped = load_experiment(path), load_experiment(DEMO)
+    assert read.suites == shipped.suites and read.baseline == shipped.baseline
+    for name, arm in read.arms.items():
+        assert arm.plan == shipped.arms[name].plan
+
+
+def test_the_cases_in_the_readme_can_be_read(tmp_path: Path) -> None:
+    tool, form = fenced("json")[0].strip().splitlines()
+    for kind, line in ((ToolCallSuite, tool), (FormatSuite, form)):
+        path = tmp_path / f"{kind.__name__}.jsonl"
+        path.write_text(line + "\n")
+        (item,) = kind("own", path).items()
+        assert item.id == json.loads(line)["id"]
+
+
+def test_the_makefile_gates_the_arms_of_the_demo() -> None:
+    experiment = load_experiment(DEMO)
+    listed = re.search(r"^CANDIDATES := (.*)$", MAKEFILE, flags=re.MULTILINE)
+    baseline = re.search(r"^BASELINE := (.*)$", MAKEFILE, flags=re.MULTILINE)
+    assert listed and listed[1].split() == experiment.arms_in_order[1:]
+    assert baseline and baseline[1] == experiment.baseline
+
+
+def test_the_pinned_versions_lie_in_the_ranges_that_the_package_asks() -> None:
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
+    )
+    normal = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
+    for requirement in map(Requirement, asked):
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name != "evalsvc":
+            assert requirement.specifier.contains(normal[name]), requirement
+
+
+def test_pictures_of_the_readme_are_there() -> None:
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
+        assert (ROOT / picture).is_file()
+
+
+def test_shipped_yaml_holds_no_tag_that_could_run_code() -> None:
+    for path in (ROOT / "data").rglob("*.yaml"):
+        yaml.safe_load(path.read_text(encoding="utf-8"))
