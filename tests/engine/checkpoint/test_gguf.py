@@ -115,14 +115,17 @@ def test_the_converted_model_answers_and_its_config_says_what_the_file_said(conv
     assert config["rope_parameters"]["rope_theta"] == 5000.0
     assert config["tie_word_embeddings"] and config["eos_token_id"] == 1
     engine = Engine.load(folder / "model", "w=fp32,kv=fp32", kv_tokens=256, poison=True)
-    assert engine.text.eos_ids == {1}
+    assert 1 in engine.text.eos_ids  # older transformers give a tokenizer without its file's id an end of its own
     assert engine.logits(engine.text.encode("hello")).isfinite().all()
     assert json.loads((folder / "model" / MANIFEST).read_text())["source"] == {"file": "tiny.gguf", "sha256": "abc"}
 
 
 def test_the_forward_equals_transformers_own_reading_of_the_file(converted, ids):
+    import transformers
     from transformers import AutoModelForCausalLM
 
+    if transformers.__version__ < "5.24":
+        pytest.importorskip("accelerate", reason="transformers before 5.24 reads GGUF files only with accelerate")
     folder, _ = converted
     theirs = AutoModelForCausalLM.from_pretrained(folder, gguf_file="tiny.gguf", dtype=torch.float32).eval()
     plain = dict(theirs.named_parameters())
