@@ -176,4 +176,5 @@ def _choose(options, choices, default: str, text: str, plan: str) -> str:
 def _refuse_unknown(options, known, text: str, plan: str) -> None:
     for option in options:
         if option not in known:
-            raise ConfigError(f"plan {plan!r}: {text!r} has an unknown option {option!r}")
+            hint = f"; groups are {', '.join(map(str, INT4_GROUPS))}" if option.startswith("g") else ""
+            raise ConfigError(f"plan {plan!r}: {text!r} has an unknown option {option!r}{hint}")

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -38,7 +38,8 @@ def read_model(path: str | Path, model: type[Model]) -> Model:
     except ValidationError as error:
         details = error.errors(include_url=False)
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        first = min(details, key=lambda detail: _line(root, detail["loc"]))
+        # a misspelt key is missing under its right name too: the line that can be mended comes first
+        first = min(details, key=lambda detail: (detail["type"] != "extra_forbidden", _line(root, detail["loc"])))
         raise ConfigError(f"{path}:{_line(root, first['loc'])}: {_sentence(first, model)}{more}") from None
 
 
@@ -93,14 +94,34 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     if detail["type"] == "missing":
         return f"key '{key}' is missing"
     if detail["type"] == "extra_forbidden":
-        known = list(model.model_fields) if len(detail["loc"]) == 1 else []
+        known = _known_keys(model, detail["loc"])
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}" if known else ""
         return f"unknown key '{key}'{hint}"
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    where = f"'{key}': " if key else ""
+    if detail["type"] == "value_error":  # our own sentence, which names the value itself
+        return f"{where}{message}"
     shown = repr(detail["input"])
-    return f"'{key}': {message}, not {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    return f"{where}{message}, not {shown if len(shown) <= 60 else shown[:57] + '...'}"
+
+
+def _known_keys(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """Keys that may stand where a pydantic location ends; none where that is no model."""
+    inner: type[BaseModel] | None = model
+    for part in loc[:-1]:
+        field = inner.model_fields.get(str(part)) if inner else None
+        if field is not None:
+            inner = _model_in(field.annotation)
+    return list(inner.model_fields) if inner else []
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model in `X`, `list[X]`, `dict[str, X]` or `X | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
 def _example(model: type[BaseModel]) -> str:

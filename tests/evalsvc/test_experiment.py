@@ -64,7 +64,8 @@ def test_a_fault_in_decode_alone_is_scored_through_decode(load):
     ("keys", "line", "says"),
     [
         ({"basline": "base"}, 13, "unknown key 'basline'; did you mean 'baseline'?"),
-        ({"arms": {**ARMS, "cand": {"plam": "w=fp8"}}}, 7, "plan"),
+        ({"arms": {**ARMS, "cand": {"plam": "w=fp8"}}}, 8, "unknown key 'arms.cand.plam'; did you mean 'plan'?"),
+        ({"suites": [{"name": "s", "kind": "formats", "case": "x"}]}, 12, "did you mean 'cases'?"),
         ({"arms": {**ARMS, "cand": {"plan": "w=fp9"}}}, 8, "fp9"),
         ({"arms": {**ARMS, "cand": {"plan": "w=fp8", "inject": {"decode_k_scale": 0}}}}, 10, "greater than 0"),
         ({"arms": {**ARMS, "cand": {"plan": "w=fp8", "inject": {"decode_k_scale": float("nan")}}}}, 10, "finite"),
@@ -86,6 +87,21 @@ def test_a_mistake_is_named_with_its_line(load, tmp_path, keys, line, says):
         load(**keys)
     message = str(error.value)
     assert message.startswith(f"{tmp_path / 'experiment.yaml'}:{line}: ") and says in message and "\n" not in message
+
+
+def test_a_misspelt_key_comes_before_the_same_key_missing(load):
+    text = yaml.safe_dump(
+        {"name": "e", "model": "m", "basline": "base", "arms": ARMS, "suites": SUITES}, sort_keys=False
+    )
+    with pytest.raises(ConfigError, match=r":3: unknown key 'basline'; did you mean 'baseline'\? \(and 1 more\)$"):
+        load(text)
+
+
+def test_a_sentence_of_ours_stands_alone(load):
+    with pytest.raises(ConfigError, match=r"experiment.yaml:1: baseline 'nobody' is none of the arms base, cand$"):
+        load(baseline="nobody")
+    with pytest.raises(ConfigError, match=r":8: 'arms.cand.plan': plan 'w=fp9': .* or int4:gN:\(a\)sym$"):
+        load(arms={**ARMS, "cand": {"plan": "w=fp9"}})
 
 
 @pytest.mark.parametrize(
