@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from evalsvc.engine.requests import Answer, GenerateRequest
+from evalsvc.engine.requests import Answer
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.suites.base import Item, Score
-from evalsvc.suites.items import content_hash, take
-from evalsvc.suites.prompts import UNSCORED, Case, answer_text, prefixes_of, read_rows, request_for
+from evalsvc.suites.cases import CaseSuite
+from evalsvc.suites.prompts import Case, answer_text
 from evalsvc.suites.strict_json import NotJson, begins_with_json, parse, same
 
 Kind = Literal["string", "integer", "number", "boolean", "array", "object", "null"]
@@ -113,37 +113,17 @@ def _regex_error(said: str, pattern: str) -> str | None:
     return None if matched else "no_match"
 
 
-class FormatSuite:
+class FormatSuite(CaseSuite[FormatCase]):
     """Cases of one file. Metrics: `correct` (form and content) and `valid` (form alone)."""
 
     scoring_version = "formats-1"
 
     def __init__(self, name: str, path: Path, limit: int | None = None) -> None:
-        self.name = name
-        rows = read_rows(path, FormatCase)
-        for number, case in rows:
-            _known_pattern(case.check.regex, f"{path}:{number}")
-        self._prefixes = prefixes_of(path, rows)
-        self._items = take([self._item(case) for _, case in rows], limit)
+        super().__init__(name, path, FormatCase, limit)
 
-    def _item(self, case: FormatCase) -> Item:
-        scored = case.model_dump(exclude=UNSCORED)
-        return Item(
-            id=case.id,
-            family=case.family or self.name,
-            cluster=case.prefix or "",
-            sha256=content_hash(scored),
-            metric="correct",
-            payload=case,
-        )
-
-    def items(self) -> Sequence[Item]:
-        """All items, in the order of the file."""
-        return self._items
-
-    def next_request(self, item: Item, answers: Sequence[Answer]) -> GenerateRequest | None:
-        """The case's one request."""
-        return None if answers else request_for(item, item.payload, self._prefixes)
+    def check(self, case: FormatCase, where: str) -> None:
+        """Refuses a pattern that does not compile."""
+        _known_pattern(case.check.regex, where)
 
     def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
         """Both metrics, `correct` first. Any text has a score, however hostile."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from evalsvc.engine.requests import Answer, GenerateRequest
+from evalsvc.engine.requests import Answer
 from evalsvc.suites.base import Item, Score
-from evalsvc.suites.items import content_hash, take
-from evalsvc.suites.prompts import UNSCORED, Case, answer_text, prefixes_of, read_rows, request_for
+from evalsvc.suites.cases import CaseSuite
+from evalsvc.suites.prompts import Case, answer_text
 from evalsvc.suites.strict_json import NotJson, parse, same
 
 REFUSAL = "no tool"
@@ -92,35 +92,13 @@ def error_of(text: str, expect: Expect) -> str | None:
     return None if same(got["arguments"], expect.call.arguments) else "wrong_arguments"
 
 
-class ToolCallSuite:
+class ToolCallSuite(CaseSuite[ToolCase]):
     """Cases of one file. Metric `correct`: 1 for exactly the expected call or refusal."""
 
     scoring_version = "toolcall-1"
 
     def __init__(self, name: str, path: Path, limit: int | None = None) -> None:
-        self.name = name
-        rows = read_rows(path, ToolCase)
-        self._prefixes = prefixes_of(path, rows)
-        self._items = take([self._item(case) for _, case in rows], limit)
-
-    def _item(self, case: ToolCase) -> Item:
-        scored = case.model_dump(exclude=UNSCORED)
-        return Item(
-            id=case.id,
-            family=case.family or self.name,
-            cluster=case.prefix or "",
-            sha256=content_hash(scored),
-            metric="correct",
-            payload=case,
-        )
-
-    def items(self) -> Sequence[Item]:
-        """All items, in the order of the file."""
-        return self._items
-
-    def next_request(self, item: Item, answers: Sequence[Answer]) -> GenerateRequest | None:
-        """The case's one request."""
-        return None if answers else request_for(item, item.payload, self._prefixes)
+        super().__init__(name, path, ToolCase, limit)
 
     def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
         """One score. Any text has one, however hostile."""
