@@ -46,7 +46,11 @@ def stdout_console() -> "Console":
     """Where tables go. Nothing that is printed is read as markup, emoji or a number to be coloured."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False)
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit 1, which says REGRESSED
+
+    return Stdout(markup=False, emoji=False, highlight=False)
 
 
 def note(message: str) -> None:

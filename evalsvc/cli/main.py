@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -65,7 +66,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         return _say(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", INTERRUPTED, False)
-    except BrokenPipeError:  # the reader of our output left; there is nobody to tell
+    except (BrokenPipeError, SystemExit):  # the reader of our output left (typer would exit 1); nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     except Exception as error:
@@ -79,7 +80,8 @@ def _run(arguments: list[str], debug: bool) -> int:
 def _say(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"error: {one_line(message)}", file=sys.stderr)
+    with suppress(BrokenPipeError):
+        print(f"error: {one_line(message)}", file=sys.stderr)
     return code
 
 

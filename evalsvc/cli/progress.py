@@ -9,11 +9,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from evalsvc.cli.common import one_line
 
 
+class _Stderr(Console):
+    """A console whose reader may leave; the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class TerminalReporter:
     """A bar for each arm where stderr is a terminal, a line for each arm everywhere."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        self._console = _Stderr(stderr=True, markup=False, emoji=False, highlight=False)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

@@ -151,10 +151,10 @@ def _check_file(path: Path, name: str, *, create: bool) -> bool:
     if path.is_dir():
         raise StoreError(f"{name}: is a folder; give the database file")
     if not path.exists():
+        if not create:
+            raise StoreError(f"{name}: no such database; `evalsvc run FILE` makes one, --db names another")
         if not path.parent.is_dir():
             raise StoreError(f"{name}: its folder {path.parent} does not exist; create it or name another path")
-        if not create:
-            raise StoreError(f"{name}: no such database; `evalsvc run FILE` makes one")
         if not os.access(path.parent, os.W_OK):
             raise StoreError(f"{name}: its folder {path.parent} is not writable; name another path")
         return True

@@ -1,5 +1,6 @@
 """Errors become one sentence and an exit code; help is quick."""
 
+import os
 import subprocess
 import sys
 import time
@@ -72,7 +73,31 @@ def test_debug_shows_the_traceback(evalsvc, monkeypatch):
     assert code == 2 and "Traceback" in err and err.endswith("error: unexpected RuntimeError: odd\n")
 
 
-def test_a_reader_that_leaves_is_no_traceback(db):
-    command = f"{sys.executable} -m evalsvc.cli.main show 1:base --json --db {db} | head -c 1"
-    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert "Traceback" not in found.stderr and "Exception" not in found.stderr
+@pytest.mark.parametrize("arguments", [["show", "1:base"], ["show", "1:base", "--json"], ["ls"]])
+def test_a_reader_that_leaves_is_neither_a_traceback_nor_a_regression(db, arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "evalsvc.cli.main", *arguments, "--db", str(db)]
+        found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert (found.returncode, found.stderr) == (2, "")
+
+
+def test_notes_that_nobody_reads_end_no_run():
+    """As in `evalsvc run FILE 2>&1 | head`."""
+    code = (
+        "from evalsvc.cli.progress import TerminalReporter\n"
+        "with TerminalReporter() as reporter:\n    reporter.note('one')\n    reporter.note('two')\n"
+        "print('done')\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        found = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writer, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    assert found.stdout == "done\n" and found.returncode != 1
