@@ -35,7 +35,10 @@ def show(store: Store, view: RunView) -> None:
     chosen = [flip for flip in in_family if wanted in (None, flip["direction"])]
     st.html(markup.candidate_head(candidate))
     lost = sum(flip["direction"] == "lost" for flip in in_family)
-    st.caption(f"{lost} lost, {len(in_family) - lost} gained; {len(chosen)} shown by this choice")
+    counted = {(row.suite, row.family, row.through) for row in candidate.rows if row.counted and not row.blind}
+    beside = sum((flip["suite"], flip["family"], flip["through"]) not in counted for flip in in_family)
+    uncounted = f" ({beside} of them in rows that the verdict does not count)" if beside and candidate.rows else ""
+    st.caption(f"{lost} lost, {len(in_family) - lost} gained{uncounted}; {len(chosen)} shown by this choice")
     if not chosen:
         st.info("No item flipped in this choice.")
         return
@@ -79,4 +82,4 @@ def _show_text(text: str) -> None:
         st.code(shown, language=None, wrap_lines=True)
     hidden = hidden_characters(text)
     if hidden:
-        st.caption(f"first {SHOWN_CHARACTERS:,} of {len(text):,} characters; `evalsvc show` prints the rest")
+        st.caption(f"first {SHOWN_CHARACTERS:,} of {len(text):,} characters; the database holds them all")

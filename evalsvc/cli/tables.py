@@ -40,7 +40,7 @@ class _Decisions:
             yield _factors_table(self.decisions)
         for decision in self.decisions:
             yield _because(decision)
-        for text in dict.fromkeys(_instrument(decision) for decision in self.decisions):
+        for text in dict.fromkeys(line for decision in self.decisions for line in _instrument(decision)):
             yield Text(text)
         yield Text(
             "drop, bound and margin in points; p one-sided, after Holm over the suites and the pooled row", "dim"
@@ -141,14 +141,24 @@ def _because(decision: Decision) -> Text:
     return text
 
 
-def _instrument(decision: Decision) -> str:
+def _instrument(decision: Decision) -> list[str]:
+    """What the numbers were measured with: how much the baseline can lose at all, and its own noise."""
+    lines = []
+    right = [
+        f"{row.baseline_right:,} of {row.n:,} {'in all' if row.scope == 'pooled' else one_line(row.suite)}"
+        for row in decision.rows
+        if row.scope != "family" and row.baseline_right is not None
+    ]
+    if right:
+        lines.append(f"right in the baseline {one_line(decision.baseline.address)}: {', '.join(right)}")
     aa = decision.aa
     if aa is None:
-        return "A/A: none was run; the instrument's own noise is unknown"
-    return (
+        return [*lines, "A/A: none was run; the instrument's own noise is unknown"]
+    return [
+        *lines,
         f"A/A {one_line(aa.address)}: the baseline against itself lost {aa.lost:,}, gained {aa.gained:,} of {aa.n:,} "
-        f"(discordance {format_points(aa.discordance)} points)"
-    )
+        f"(discordance {format_points(aa.discordance)} points)",
+    ]
 
 
 def render_row_sentence(row: Row, alpha: float) -> RenderableType:
