@@ -172,6 +172,8 @@ def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
     hashes = {ours.rendered_hash, theirs.rendered_hash} - {None}
     if len(hashes) > 1 and policy.rendering == "same":
         yield "unequal rendered tokens in the two arms (`rendering: may_differ` would accept them)"
+    if len({ours.scoring_version, theirs.scoring_version} - {None}) > 1:
+        yield "scored by unequal versions of the suite's rules in the two arms (start a new run)"
     if any(side.status == "scored" and side.value not in (0, 1) for side in (ours, theirs)):
         yield f"no 0/1 score of {pair.metric}"
 

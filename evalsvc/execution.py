@@ -49,7 +49,12 @@ def prepare(path: Path) -> Prepared:
     asked = questions([load_suite(spec, base_dir) for spec in experiment.suites], experiment.throughs)
     keys = [list(question.key) for question in asked]
     digest = experiment_hash(
-        experiment, [{"key": key, "chance": q.item.chance} for key, q in zip(keys, asked, strict=True)], passages
+        experiment,
+        [
+            {"key": key, "chance": q.item.chance, "scoring": q.suite.scoring_version}
+            for key, q in zip(keys, asked, strict=True)
+        ],
+        passages,
     )
     return Prepared(path, experiment, base_dir, asked, digest, passages)
 

@@ -153,7 +153,7 @@ def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]], passage
     Args:
         experiment: The file. The batch size is left out: it changes no answer. The pool size stays in: it decides which
             requests are refused as too long.
-        asked: Key of everything that an arm answers.
+        asked: Key, chance level and scoring version of everything that an arm answers.
         passages: Texts of the probe.
     """
     unasked = {"batch", "workers", "policy", "aa", "probe", "model"}

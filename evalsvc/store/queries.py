@@ -266,6 +266,7 @@ def _sides_query(arm_id: int) -> Any:
             Sample.handed_over,
             ScoreRow.value,
             ScoreRow.error_class.label("score_error_class"),
+            ScoreRow.scoring_version,
         )
         .join(ItemRow, Sample.item_pk == ItemRow.id)
         .outerjoin(ScoreRow, score)
@@ -297,6 +298,7 @@ def _sides(rows: Iterable[Row[Any]], arm: ArmRecord) -> dict[_PairKey, tuple[Row
             finish_reason=row.finish_reason,
             stage_tokens=row.stage_tokens,
             handed_over=row.handed_over,
+            scoring_version=row.scoring_version if scored else None,
         )
         found[key] = (row, side)
     return found

@@ -54,7 +54,12 @@ class NewSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One arm's sample of a pair; `value` is the item's 0/1 metric, None unless the sample is scored."""
+    """One arm's sample of a pair.
+
+    Attributes:
+        value: The item's 0/1 metric, None unless the sample is scored.
+        scoring_version: Under which `value` was given; None without a score.
+    """
 
     sample_id: int
     item_hash: str
@@ -67,6 +72,7 @@ class Side:
     finish_reason: str | None
     stage_tokens: dict[str, int]
     handed_over: bool
+    scoring_version: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -213,6 +213,10 @@ INVALID = {
     "unequal request": (edited(GOOD, 3, "candidate", request_hash="other"), KV8),
     "unequal settings": (edited(GOOD, 3, "candidate", settings_hash="other"), KV8),
     "unequal rendered": (edited(GOOD, 3, "candidate", rendered_hash="other"), KV8),
+    "scored by unequal versions": (
+        edited(edited(GOOD, 3, "baseline", scoring_version="1"), 3, "candidate", scoring_version="2"),
+        KV8,
+    ),
     "present in the baseline only": ([*GOOD[1:], replace(GOOD[0], candidate=None)], KV8),
     "present in the candidate only": ([*GOOD[1:], replace(GOOD[0], baseline=None)], KV8),
     "more than one answer": ([*GOOD, replace(GOOD[0], repeat=1)], KV8),
@@ -246,6 +250,11 @@ def test_what_cannot_carry_a_verdict_exits_4(says):
 def test_the_baseline_is_held_to_the_same():
     for fields in ({"status": "running"}, {"proof_status": "mismatched"}, {"expected": 999}):
         assert decide(GOOD, baseline=replace(BASE, **fields)).exit_code == 4
+
+
+def test_errors_of_the_baseline_count_against_the_limit_too():
+    broken = [replace(p, baseline=side(None)) if i < 2 else p for i, p in enumerate(GOOD)]
+    assert any("baseline: 2 of 80 samples of suite tasks" in reason for reason in decide(broken).reasons)
 
 
 def test_what_the_policy_may_allow():

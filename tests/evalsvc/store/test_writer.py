@@ -243,4 +243,4 @@ def test_rescoring_under_another_version_is_what_counts(store, build):
         session.add(ScoreRow(sample_id=1, scoring_version="2", metric="other", filter="none", value=0.5))
     arm = queries.resolve_arm(store, f"{run_id}:base")
     (pair,) = queries.pairs(store, arm, arm)
-    assert pair.baseline is not None and pair.baseline.value == 1.0
+    assert pair.baseline is not None and (pair.baseline.value, pair.baseline.scoring_version) == (1.0, "2")
