@@ -108,6 +108,14 @@ def check_aa(pairs: Sequence[Pair], address: str = "") -> AAResult | None:
     )
 
 
+def aa_faults(first: ArmRecord, again: ArmRecord, pairs: Sequence[Pair], policy: Policy) -> list[str]:
+    """Why a finished A/A run is no check of the instrument; empty when it is one. It is held to what an arm is."""
+    faults = find_faults(first, again, pairs, policy)
+    if first.fingerprint != again.fingerprint:
+        faults.append("the two runs of the baseline are not one arm (unequal fingerprints)")
+    return [f"the A/A {again.address} cannot be used: {fault}" for fault in faults]
+
+
 def pairing_verified(pairs: Iterable[Pair]) -> bool:
     """Whether both arms' rendered tokens are known, and equal, for every pair."""
     return all(

@@ -60,6 +60,7 @@ def decide_gate(
     pairs: Sequence[Pair],
     policy: Policy,
     aa: AAResult | None = None,
+    aa_faults: Sequence[str] = (),
 ) -> Decision:
     """Decides about one candidate.
 
@@ -73,6 +74,7 @@ def decide_gate(
         pairs: All their items, both stages' rows, as `store.queries.pairs` returns them.
         policy: Margins and rules.
         aa: The baseline's check against itself, where one was run.
+        aa_faults: Why that check cannot be used; each is a fault of the decision too.
 
     Raises:
         ConfigError: Baseline and candidate are the same arm, the baseline has planted faults, or the policy guards a
@@ -88,7 +90,7 @@ def decide_gate(
     met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
     uncovered = tuple(factor for factor in differing if factor not in met)
 
-    faults = find_faults(baseline, candidate, pairs, policy)
+    faults = [*find_faults(baseline, candidate, pairs, policy), *aa_faults]
     if uncovered and pairs:
         faults.append(f"no suite met the differing factor{'s' * (len(uncovered) > 1)} {', '.join(uncovered)}")
     if aa is not None and aa.failed:

@@ -1,9 +1,12 @@
 """Decisions about arms in a database, for the commands that print them."""
 
+from dataclasses import dataclass
+
+from evalsvc.evidence import aa_faults
 from evalsvc.gate import AAResult, Decision, check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries
-from evalsvc.store.records import ArmRecord
+from evalsvc.store.records import ArmRecord, Pair
 from evalsvc.store.session import Store
 
 
@@ -13,16 +16,35 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
     Raises:
         ConfigError: As `decide_gate`.
     """
-    checks = [stored_aa(store, run_id) for run_id in dict.fromkeys((baseline.run_id, candidate.run_id))]
-    known = [check for check in checks if check is not None]
+    known: list[AAResult] = []
+    faults: list[str] = []
+    for run_id in dict.fromkeys((baseline.run_id, candidate.run_id)):
+        repeat = _repeat(store, run_id)
+        if repeat is None:
+            continue
+        check = check_aa(repeat.pairs, repeat.again.address)
+        known += [] if check is None else [check]
+        faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
     aa = next((check for check in known if check.failed), known[0] if known else None)
-    return decide_gate(baseline, candidate, queries.pairs(store, baseline, candidate), policy, aa)
+    return decide_gate(baseline, candidate, queries.pairs(store, baseline, candidate), policy, aa, faults)
 
 
 def stored_aa(store: Store, run_id: int) -> AAResult | None:
     """The A/A check of a run; None when it has none, or none that is finished."""
+    repeat = _repeat(store, run_id)
+    return None if repeat is None else check_aa(repeat.pairs, repeat.again.address)
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    first: ArmRecord
+    again: ArmRecord
+    pairs: list[Pair]
+
+
+def _repeat(store: Store, run_id: int) -> _Repeat | None:
     again = queries.aa_of(store, run_id)
     first = next((arm for arm in queries.arms(store, run_id) if again and arm.name == again.name), None)
     if again is None or first is None:
         return None
-    return check_aa(queries.pairs(store, first, again), again.address)
+    return _Repeat(first, again, queries.pairs(store, first, again))

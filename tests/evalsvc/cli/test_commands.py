@@ -3,9 +3,11 @@
 import os
 
 import pytest
+from sqlalchemy import update
 
 from evalsvc.cli import dashboard as dashboard_module
 from evalsvc.store import queries, writer
+from evalsvc.store.schema import Arm, Sample
 from evalsvc.store.session import open_store
 
 
@@ -25,6 +27,25 @@ def test_gate_exits_by_precedence(evalsvc_json, policy, db, candidates, code):
     assert [d["candidate"]["name"] for d in document["decisions"]] == list(
         dict.fromkeys(c.split(":")[-1] for c in candidates)
     )
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (update(Arm).where(Arm.run_id == 2).values(expected=240), "holds 120 of 240 samples"),
+        (update(Sample).where(Sample.run_id == 2).values(status="error"), "no samples"),
+        (update(Sample).where(Sample.run_id == 2).values(request_hash="other"), "unequal request"),
+        (update(Arm).where(Arm.run_id == 2).values(proof_status="mismatched"), "does not match its plan"),
+        (update(Arm).where(Arm.run_id == 2).values(fingerprint="other"), "unequal fingerprints"),
+    ],
+)
+def test_an_aa_that_is_no_check_of_the_instrument_is_invalid(evalsvc_json, policy, db, damage, says):
+    """Else half an A/A, or one of another arm, would be printed as the instrument's noise."""
+    with open_store(db) as store, store.transaction() as session:
+        session.execute(damage)
+    code, document = evalsvc_json(*gate(policy, db, "good"))
+    reasons = document["decisions"][0]["reasons"]
+    assert code == 4 and any("the A/A 2:base cannot be used" in r and says in r for r in reasons), reasons
 
 
 def test_gate_table_says_word_factors_and_what_was_injected(evalsvc, policy, db):
