@@ -16,6 +16,7 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no python3.11 or python3.12 found; name one with PYTHON="; exit 2; }
+	@echo "installing into $(VENV): some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

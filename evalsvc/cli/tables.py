@@ -147,7 +147,7 @@ def _instrument(decision: Decision) -> list[str]:
     right = [
         f"{row.baseline_right:,} of {row.n:,} {'in all' if row.scope == 'pooled' else one_line(row.suite)}"
         for row in decision.rows
-        if row.scope != "family" and row.baseline_right is not None
+        if row.scope != "family" and row.n and row.baseline_right is not None
     ]
     if right:
         lines.append(f"right in the baseline {one_line(decision.baseline.address)}: {', '.join(right)}")
