@@ -14,6 +14,7 @@ def dashboard(
     json: Json = False,
 ) -> None:
     """Serve the dashboard on this machine until interrupted."""
+    import signal
     import subprocess
     import sys
 
@@ -29,10 +30,13 @@ def dashboard(
         sys.stdout.flush()
     note(f"dashboard: {url} (Ctrl-C stops it)")
     streamlit = [sys.executable, *streamlit_args(db, port, headless=not browser)]
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the server outlives this process
     try:
         code = subprocess.run(streamlit, check=False, stdout=subprocess.DEVNULL).returncode
     except KeyboardInterrupt:
         return
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if code:
         note(f"error: the dashboard stopped with code {code}; is port {port} taken?")
         raise typer.Exit(EXIT_ERROR)

@@ -1,6 +1,9 @@
 """Commands over a small database: exit codes, JSON, tables, mistakes."""
 
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 from sqlalchemy import update
@@ -174,6 +177,27 @@ def test_dashboard_serves_the_named_database(evalsvc, db, monkeypatch):
     assert (code, out) == (0, "") and "http://127.0.0.1:8599" in err
     (command,) = started
     assert command[-1] == db and any(os.path.basename(part) == "app.py" for part in command)  # noqa: PTH119
+
+
+def test_the_server_ends_with_the_command(db, tmp_path):
+    """SIGTERM reaches the command alone, as from a supervisor."""
+    server, pid = tmp_path / "server.py", tmp_path / "pid"
+    server.write_text(
+        "import os, sys, time\nprint(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)\ntime.sleep(60)\n"
+    )
+    code = (
+        "import evalsvc.dashboards.launch as launch, evalsvc.cli.main as main\n"
+        f"launch.streamlit_args = lambda *_, **__: [{str(server)!r}, {str(pid)!r}]\n"
+        f"main.main(['dashboard', '--db', {str(db)!r}])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as command:
+        deadline = time.monotonic() + 30
+        while not pid.exists() or not pid.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        command.terminate()
+        command.communicate(timeout=30)  # ends when nobody holds stderr any more, the server included
+        assert command.returncode == 0
 
 
 def test_a_table_in_a_wide_terminal_has_its_factors_beside_the_numbers(evalsvc, policy, db, monkeypatch):
