@@ -165,15 +165,18 @@ def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> Non
     target = _target(prepared, batch, {*job.arms, experiment.baseline})
     arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared)
     baseline: dict[str, list[Any]] | None = None
+    plain = target.facts(experiment.baseline)
     for name, arm in arms.items():
         if not _finished(store, arm):
             label = f"{name} again (A/A)" if job.again else name
             _run(store, target, arm, prepared, experiment.seed + job.again, report, label)
+            problems: list[str] = []
             if prepared.passages and (name != experiment.baseline or job.again):
                 first = _target(prepared, experiment.batch, {name}) if job.again else target
                 baseline = baseline or first.distributions(experiment.baseline, prepared.passages)
-                _probe(store, target, arm, prepared, baseline, together=not job.again)
-            _finish(store, target, arm)
+                found = _probe(store, target, arm, prepared, baseline, together=not job.again)
+                problems = silent_stages(plain, arm.facts, found)
+            _finish(store, target, arm, problems)
         if name != experiment.baseline:
             target.release(name)
 
@@ -272,13 +275,34 @@ def _run(store: Store, target: Any, arm: ArmRun, prepared: Prepared, seed: int, 
         report.note(f"{label}: {outcome.errors} of them have no score, first {outcome.first_error}")
 
 
-def _probe(store: Store, target: Any, arm: ArmRun, prepared: Prepared, baseline: Any, *, together: bool = True) -> None:
+def _probe(
+    store: Store, target: Any, arm: ArmRun, prepared: Prepared, baseline: Any, *, together: bool = True
+) -> dict[str, dict[str, float]]:
+    """Compares distributions with the baseline's, stores what was found, and returns it."""
     from evalsvc.targets.embedded import kl_by_stage
 
     found = target.distributions(arm.facts.name, prepared.passages, together=together)
-    writer.save_probe(store, arm.arm_id, kl_by_stage(baseline, found))
+    probe = kl_by_stage(baseline, found)
+    writer.save_probe(store, arm.arm_id, probe)
+    return probe
 
 
-def _finish(store: Store, target: Any, arm: ArmRun) -> None:
+def silent_stages(baseline: ArmFacts, arm: ArmFacts, probe: dict[str, dict[str, float]]) -> list[str]:
+    """Where a stage holds another quantized format than the baseline's and yet answers with the baseline's bits.
+
+    Counted bytes cannot tell a format that is held from one that is also read; this can.
+    """
+    problems = []
+    for stage, found in probe.items():
+        ours, theirs = baseline.stages[stage], arm.stages[stage]
+        formats = [f"{key}={theirs[key]}" for key in ("weights", "kv") if ours[key] != theirs[key]]
+        quantized = [text for text in formats if not text.endswith(("=fp32", "=bf16"))]
+        if quantized and found["kl_max"] == 0:
+            problems.append(f"{stage}: {', '.join(quantized)} changes no bit of the baseline's distributions")
+    return problems
+
+
+def _finish(store: Store, target: Any, arm: ArmRun, problems: Iterable[str]) -> None:
     proof = target.proof(arm.facts.name)
+    proof["mismatches"] += problems
     writer.finish_arm(store, arm.arm_id, proof, "mismatched" if proof["mismatches"] else "matched")

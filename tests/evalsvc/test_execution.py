@@ -211,6 +211,30 @@ def test_an_unfinished_run_goes_on_where_it_stopped(tmp_path, write_experiment, 
     assert contents(stopped) == contents(whole)
 
 
+def test_a_format_that_is_held_and_never_read_is_a_mismatch(tmp_path, write_experiment, execute_file, monkeypatch):
+    """Pages of the right type and size beside which attention reads what came in: only the answers can tell."""
+    from evalsvc.engine import attention
+
+    came_in: dict[int, Any] = {}
+
+    def write(pages, scale, slots, x):
+        came_in.setdefault(pages.data_ptr(), x.new_zeros(pages.shape))[slots] = x
+        kv_write(pages, scale, slots, x)
+
+    def read(q, k, v, k_scale, v_scale, tiles, scaling):
+        return paged(q, came_in[k.data_ptr()], came_in[v.data_ptr()], None, None, tiles, scaling)
+
+    kv_write, paged = attention.kv_write, attention.paged_attention
+    monkeypatch.setattr(attention, "kv_write", write)
+    monkeypatch.setattr(attention, "paged_attention", read)
+    path = write_two(write_experiment, tmp_path, probe="probe.txt")
+    execute_file(path, tmp_path / "runs.sqlite")
+    baseline, candidate = records(tmp_path / "runs.sqlite")[1]
+    assert (baseline.proof_status, candidate.proof_status) == ("matched", "mismatched")
+    (found,) = candidate.proof["mismatches"]
+    assert found == "decode: kv=fp8:token-head changes no bit of the baseline's distributions"
+
+
 def test_a_failed_request_is_said_and_makes_the_verdict_invalid(tmp_path, write_experiment, execute_file):
     path = write_two(write_experiment, tmp_path, kv_tokens=32)
     _, heard = execute_file(path, tmp_path / "runs.sqlite")
