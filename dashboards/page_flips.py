@@ -24,12 +24,12 @@ def show(store: Store, view: RunView) -> None:
         return
     names = [candidate.arm.name for candidate in view.candidates]
     columns = st.columns([2, 2, 2, 2])
-    name = columns[0].selectbox("Candidate", names)
+    name = columns[0].selectbox("Candidate", names, format_func=_name)
     candidate = view.candidates[names.index(name)]
     found = queries.flips(store, view.baseline, candidate.arm)
-    suite = columns[1].selectbox("Suite", [_ALL, *sorted({flip["suite"] for flip in found})])
+    suite = columns[1].selectbox("Suite", [_ALL, *sorted({flip["suite"] for flip in found})], format_func=_name)
     in_suite = [flip for flip in found if suite in (_ALL, flip["suite"])]
-    family = columns[2].selectbox("Family", [_ALL, *sorted({flip["family"] for flip in in_suite})])
+    family = columns[2].selectbox("Family", [_ALL, *sorted({flip["family"] for flip in in_suite})], format_func=_name)
     in_family = [flip for flip in in_suite if family in (_ALL, flip["family"])]
     wanted = _DIRECTIONS[columns[3].selectbox("Direction", list(_DIRECTIONS))]
     chosen = [flip for flip in in_family if wanted in (None, flip["direction"])]
@@ -44,6 +44,10 @@ def show(store: Store, view: RunView) -> None:
         return
     for flip in _page(chosen):
         _show_flip(flip, view.baseline.name, candidate.arm.name)
+
+
+def _name(text: str) -> str:
+    return visible_text(text, 80)
 
 
 def _page(flips: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
