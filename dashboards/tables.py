@@ -154,9 +154,10 @@ def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
     names: Sequence[str] = [name for name in ("prefill", "decode") if name in arm.stages] or list(arm.stages)
     facts = [f"proof {arm.proof_status}" if arm.proof_status else "not measured yet"]
     if totals.answer_tokens is not None:
-        facts.append(f"{totals.answer_tokens:,} tokens")
-    if totals.seconds is not None:
-        facts.append(f"{totals.seconds:,.0f} s")
+        facts.append(f"{totals.answer_tokens:,} tokens answered")
+    computing = [seconds for name in names if (seconds := (arm.proof or {}).get(name, {}).get("seconds"))]
+    if computing:  # not the samples' own times, which overlap in a batch
+        facts.append(f"{sum(computing):,.0f} s")
     about = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>{fault_badge(arm.injected)}'
     first = f'<td rowspan="{len(names)}"><div class="ev-name">{escape(arm.name)}</div>{about}</td>'
     lines = []

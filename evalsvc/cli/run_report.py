@@ -64,7 +64,7 @@ def _measured(store: Store, arm: ArmRecord) -> dict[str, Any]:
         "injected": arm.injected,
         "proof": arm.proof_status,
         "batches": (arm.proof or {}).get("batches"),
-        "seconds": totals.seconds,
+        "seconds": sum(stage["seconds"] or 0 for stage in stages.values()),  # samples' own times overlap in a batch
         "prompt_tokens": totals.prompt_tokens,
         "answer_tokens": totals.answer_tokens,
         "errors": totals.errors,
