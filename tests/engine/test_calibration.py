@@ -80,6 +80,30 @@ def test_the_scales_of_one_stage_reach_its_pool_and_the_proofs_hash(engine_of):
     assert arm.scales_sha256 and engine.arm("plain").scales_sha256 is None
 
 
+def test_arms_calibrated_on_other_prompts_share_no_stage(tiny, prompts, tmp_path):
+    """One stage for both would answer with the first arm's scales."""
+    (tmp_path / "other.jsonl").write_text('{"prompt": "zzzz"}')
+    plan = parse_plan(CALIBRATED)
+    specs = {"a": ArmSpec(plan, prompts), "b": ArmSpec(plan, tmp_path / "other.jsonl"), "c": ArmSpec(plan, prompts)}
+    engine = Engine.load(tiny("llama"), plans=specs, kv_tokens=256)
+    a, b, c = (engine.arm(name) for name in "abc")
+    assert a.decode is c.decode and a.decode is not b.decode and a.prefill is b.prefill
+    assert not torch.equal(a.decode.pool.k_scale, b.decode.pool.k_scale)
+
+
+def test_calibration_runs_in_the_prefill_weights(tiny, prompts):
+    """They compute the keys that are handed over, whatever decode's weights are."""
+    calibrated = "kv=bf16 > w={},kv=fp8:tensor:calibrated"
+    plans = {f"{p}/{d}": f"w={p},{calibrated.format(d)}" for p in ("int4:g32", "bf16") for d in ("int4:g32", "bf16")}
+    specs = {name: ArmSpec(parse_plan(plan), prompts) for name, plan in plans.items()}
+    engine = Engine.load(tiny("llama"), plans=specs, kv_tokens=256)
+    k = {name: engine.scales(name).k for name in plans}  # pyright: ignore[reportOptionalMemberAccess]
+    for decode in ("int4:g32", "bf16"):
+        assert torch.equal(k[f"int4:g32/{decode}"], k["int4:g32/int4:g32"])
+        assert torch.equal(k[f"bf16/{decode}"], k["bf16/bf16"])
+    assert not torch.equal(k["int4:g32/bf16"], k["bf16/bf16"])
+
+
 def outputs(engine, arm, ids):
     logits = engine.logits(ids(60, 5), arm, "decode")
     answer = next(engine.generate([GenerateRequest(prompt=ids(30, 6), max_tokens=12)], arm))

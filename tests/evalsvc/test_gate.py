@@ -305,6 +305,8 @@ def test_an_aa_that_drifts_makes_the_experiment_invalid():
     assert quiet and quiet.discordance == pytest.approx(3 / 200)
     assert decide(GOOD, aa=quiet).verdict == "PASS"
     assert check_aa([]) is None
+    twice = check_aa(scored_twice(100, 0))
+    assert twice and twice.n == 100, "an item that both stages score is one item"
 
 
 # arms
