@@ -95,7 +95,7 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
         jobs += [job] if job else []
     if found is None:
-        report.note(f"run {run_id} begins")
+        report.note(f"run {run_id} begins" + ("" if new else _why_new(store, prepared, run_id)))
     elif jobs:
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
     else:
@@ -115,6 +115,16 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     if aa_id is not None:
         writer.finish_run(store, aa_id)
     return run_id
+
+
+def _why_new(store: Store, prepared: Prepared, run_id: int) -> str:
+    """What keeps the latest earlier run of an experiment of this name from being gone on with; empty when none is."""
+    named = [r for r in queries.runs(store) if r.experiment == prepared.experiment.name and r.kind == "main"]
+    earlier = max((r for r in named if r.id < run_id), key=lambda r: r.id, default=None)
+    if earlier is None:
+        return ""
+    what = "another model or engine" if earlier.experiment_hash == prepared.hash else "other items, plans or settings"
+    return f": run {earlier.id} had {what}"
 
 
 @dataclass(frozen=True)

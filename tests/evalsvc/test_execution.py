@@ -154,7 +154,8 @@ def test_an_edit_that_could_change_an_answer_starts_another_run(
     path, database = write_two(write_experiment, tmp_path), tmp_path / "runs.sqlite"
     assert execute_file(path, database)[0] == 1
     edit(path)
-    assert execute_file(path, database)[0] == 2
+    run_id, heard = execute_file(path, database)
+    assert run_id == 2 and "run 2 begins: run 1 had other items, plans or settings" in heard.notes
     _, arms = records(database)
     ours, theirs = ({a.name: a.fingerprint for a in arms if a.run_id == run} for run in (1, 2))
     assert (ours == theirs) == same_arms
@@ -256,7 +257,8 @@ def test_a_changed_model_starts_another_run(tmp_path, write_experiment, execute_
     assert execute_file(path, database)[0] == 1
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
-    assert execute_file(path, database)[0] == 2
+    run_id, heard = execute_file(path, database)
+    assert run_id == 2 and "run 2 begins: run 1 had another model or engine" in heard.notes
 
 
 def test_a_candidate_without_its_calibration_stops_before_anything_is_answered(
