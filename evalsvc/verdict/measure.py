@@ -1,9 +1,11 @@
 """What paired 0/1 outcomes say, before any margin is put to them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from evalsvc.verdict.clusters import Clusters, cluster_bounds, cluster_p, gather_clusters
@@ -109,9 +111,9 @@ def measure(
 ) -> Measurement:
     """Measures paired items, by the clustered rule where some share a cluster.
 
-    The clustered p is the larger of the exact and the cluster p, the clustered bound the wider of Tango's and the
-    cluster bound. Items that all share one cluster are compared as independent given that cluster (between clusters
-    nothing was seen at all), and marked `few_clusters`.
+    The clustered p is the larger of the exact and the cluster p, the clustered bound the widest of Tango's, the cluster
+    bound, and Tango's at the effective number of items (`_effective`). Items that all share one cluster are compared
+    as independent given that cluster (between clusters nothing was seen at all), and marked `few_clusters`.
 
     Args:
         baseline: 0 or 1 per item.
@@ -129,15 +131,39 @@ def measure(
     if groups.count > 1:
         lower, upper = cluster_bounds(groups, alpha)
         wide_lower, wide_upper = cluster_bounds(groups, alpha / 2)
+        fewer = partial(_effective, lost, gained, groups)
         fields |= {
             "p": max(alone.p, cluster_p(groups)),
             "p_gain": max(alone.p_gain, cluster_p(Clusters(-groups.totals, groups.sizes))),
-            "lower": min(alone.lower, lower),
-            "upper": max(alone.upper, upper),
-            "interval": (min(alone.interval[0], wide_lower), max(alone.interval[1], wide_upper)),
+            "lower": min(alone.lower, lower, fewer(tango_lower, alpha)),
+            "upper": max(alone.upper, upper, fewer(tango_upper, alpha)),
+            "interval": (
+                min(alone.interval[0], wide_lower, fewer(tango_lower, alpha / 2)),
+                max(alone.interval[1], wide_upper, fewer(tango_upper, alpha / 2)),
+            ),
             "cluster_error": _standard_error(groups),
         }
     return Measurement(**fields)
+
+
+def _effective(
+    lost: int, gained: int, groups: Clusters, bound: Callable[[float, float, float, float], float], alpha: float
+) -> float:
+    """Tango's bound at n / deff items, with t on C - 1 degrees of freedom in place of the normal deviate.
+
+    deff is the variance of the drop over clusters against that of independent items, at least 1 (Kish 1965). Clusters
+    that flip as one make their totals skewed, and t on totals is then too short towards a drop: with 56 clusters of
+    4 and losses alone, a PASS at a true drop equal to the margin came in 9 and 22 % (flips of 12 and 5 % of the items),
+    with this bound in 5.0 and 5.4 % (simulated, 4,000 each). Without any flip nothing is known of deff, and the bound
+    is that of independent items.
+    """
+    n = float(groups.sizes.sum())
+    variance = lost + gained - (lost - gained) ** 2 / n
+    if variance <= 0:
+        return bound(lost, gained, n, alpha)
+    deff = max(1.0, (_standard_error(groups) * n) ** 2 / variance)
+    deviate = float(student.isf(alpha, groups.count - 1))
+    return bound(lost / deff, gained / deff, n / deff, float(norm.sf(deviate)))
 
 
 def _standard_error(groups: Clusters) -> float:
