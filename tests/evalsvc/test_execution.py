@@ -1,7 +1,9 @@
 """An experiment from its file to a finished run, over a tiny random model."""
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,20 @@ def test_an_unfinished_run_goes_on_where_it_stopped(tmp_path, write_experiment, 
     assert run_id == 1 and heard.notes[0].startswith("run 1 goes on")
     assert heard.labels == ["kv", "bf16 again (A/A)"]
     assert contents(stopped) == contents(whole)
+
+
+def test_an_arm_killed_after_its_last_sample_proves_what_it_runs(tmp_path, write_experiment, execute_file):
+    path, database = write_two(write_experiment, tmp_path), tmp_path / "runs.sqlite"
+    execute_file(path, database)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE arms SET status = 'running', proof = NULL, proof_status = NULL")
+        connection.execute("UPDATE runs SET status = 'running'")
+        connection.commit()
+    run_id, heard = execute_file(path, database)
+    assert run_id == 1 and "kv: 0 samples" in " ".join(heard.notes)
+    for arm in records(database)[1]:
+        assert arm.proof_status == "matched"
+        assert all(arm.proof[stage]["kernels"] for stage in ("prefill", "decode"))
 
 
 def test_a_format_that_is_held_and_never_read_is_a_mismatch(tmp_path, write_experiment, execute_file, monkeypatch):
