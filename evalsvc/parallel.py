@@ -19,6 +19,8 @@ from typing import Any, Protocol
 from evalsvc import errors
 from evalsvc.errors import EvalsvcError
 
+INTERRUPTED = 130  # a shell's code for a process that Ctrl-C ended
+
 
 class Reporter(Protocol):
     """Who is told how a run goes on."""
@@ -89,6 +91,8 @@ def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
                 running.remove(process)
                 if process.exitcode:
                     _drain(news, report, counters)
+                    if process.exitcode == INTERRUPTED:
+                        raise KeyboardInterrupt
                     raise EvalsvcError(f"a working process ended with code {process.exitcode}; run again to go on")
         _drain(news, report, counters)
     finally:
@@ -108,7 +112,9 @@ def _interrupts_held() -> Iterator[None]:
 def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     reporter = _Forwarding(news)
-    signal.signal(signal.SIGINT, reporter.interrupt)
+    signal.signal(signal.SIGTERM, reporter.interrupt)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored where a shell started the command in the background
+        signal.signal(signal.SIGINT, reporter.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         work(*job, reporter)
@@ -116,7 +122,7 @@ def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: 
         news.put(("error", type(error).__name__, str(error)))
     except KeyboardInterrupt:  # leaves in order, so that what libraries hold (semaphores) is given back
         news.cancel_join_thread()
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         traceback = format_exc()
         news.put(
@@ -151,10 +157,10 @@ def _drain(news: Any, report: Reporter, counters: dict[str, Callable[[int, int],
 
 
 def _stop(running: Sequence[Any], grace_s: float = 10.0) -> None:
-    """Ends what still runs: an interrupt lets a process store what it has, then it is killed."""
+    """Ends what still runs: asked to, a process stores what it has; then it is killed."""
     for process in running:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, 2)
+            os.kill(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     for process in running:
         process.join(max(0.0, deadline - time.monotonic()))

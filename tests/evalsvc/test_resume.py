@@ -134,7 +134,14 @@ def command(path: Path, database: Path) -> list[str]:
 def kill_command(path: Path, database: Path, samples: int, sent: signal.Signals, limit_s: float = 240) -> str:
     """Sends a signal to the command once it has stored so many samples; returns what it had said."""
     process = subprocess.Popen(
-        command(path, database), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(path, database),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
     )
     deadline = time.monotonic() + limit_s
     while stored(database) < samples:

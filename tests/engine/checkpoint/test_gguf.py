@@ -121,11 +121,9 @@ def test_the_converted_model_answers_and_its_config_says_what_the_file_said(conv
 
 
 def test_the_forward_equals_transformers_own_reading_of_the_file(converted, ids):
-    import transformers
     from transformers import AutoModelForCausalLM
 
-    if transformers.__version__ < "5.24":
-        pytest.importorskip("accelerate", reason="transformers before 5.24 reads GGUF files only with accelerate")
+    pytest.importorskip("accelerate", reason="transformers reads GGUF files only with accelerate")
     folder, _ = converted
     theirs = AutoModelForCausalLM.from_pretrained(folder, gguf_file="tiny.gguf", dtype=torch.float32).eval()
     plain = dict(theirs.named_parameters())
