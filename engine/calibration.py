@@ -18,9 +18,9 @@ from evalsvc.errors import ConfigError, EngineError
 from evalsvc.kernels.fp8 import E4M3_MAX
 
 from .kv.pool import Scales
-from .model import WeightSet
 from .precision import KVFormat, StagePlan
 from .stage import PrefillStage
+from .weights import WeightSet
 
 
 def read_prompts(path: Path) -> list[str]:

@@ -21,13 +21,13 @@ from .checkpoint.directory import Checkpoint
 from .generation import generate
 from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
-from .model import WeightSet
 from .precision import PrecisionPlan, StagePlan, WeightFormat, parse_plan
 from .proof import measure, mismatches
 from .requests import GenerateRequest, GenerateResult, Request, RequestFailure, ScoreRequest, ScoreResult
 from .scoring import score
 from .stage import DecodeStage, PrefillStage, Stage
 from .text import Text
+from .weights import WeightSet
 
 StageT = TypeVar("StageT", bound=Stage)
 Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]

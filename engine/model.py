@@ -1,22 +1,14 @@
-"""A transformers model definition with its linears held in a weights format and its attention paged.
+"""transformers' own model class as the definition, built without memory, its attention paged; and what is refused."""
 
-The definition is transformers' own class, built without memory and filled tensor by tensor; embeddings, norms and
-lm_head stay at the compute type and are shared by every weights format of that type.
-"""
-
-import gc
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from evalsvc.errors import CapabilityError, EngineError
 
 from .attention import ATTENTION_NAME
 from .checkpoint.directory import Checkpoint
-from .linear import PlanLinear
-from .precision import WeightFormat
 
 SERVED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
 SERVED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -56,84 +48,25 @@ def _read_config(checkpoint: Checkpoint) -> Any:
     return config
 
 
-class WeightSet:
-    """One model's weights in one format, ready to run.
+def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+    """The checkpoint's model without memory: every tensor is on the meta device.
 
-    Attributes:
-        fmt: The format of its linears.
-        dtype: Compute type: fp32 for fp32 weights, bf16 otherwise.
-        model: The transformers model.
-        linears: Name to layer, lm_head excluded.
+    Args:
+        checkpoint: Whose config.json says what to build.
+        dtype: Compute type.
+
+    Raises:
+        CapabilityError: The engine would answer wrongly for this model.
+        EngineError: config.json cannot be used.
     """
+    config = _read_config(checkpoint)
+    config._attn_implementation = ATTENTION_NAME
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
-    def __init__(self, checkpoint: Checkpoint, fmt: WeightFormat, shared: dict[torch.dtype, dict[str, Tensor]]):
-        """Reads the checkpoint into the format.
 
-        Args:
-            checkpoint: Where the tensors are.
-            fmt: Format of the linears.
-            shared: Per compute type the tensors that every format holds alike; filled here, reused by later sets.
-        """
-        self.fmt = fmt
-        self.dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
-        config = _read_config(checkpoint)
-        config._attn_implementation = ATTENTION_NAME
-        with torch.device("meta"):
-            self.model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=self.dtype)
-        self.linears: dict[str, PlanLinear] = {}
-        self._fill(checkpoint, shared.setdefault(self.dtype, {}))
-        self.model.eval().requires_grad_(False)
-        gc.collect()
-
-    def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
-        linear_of = {f"{name}.weight": name for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
-        expected = {name: parameter.shape for name, parameter in self.model.named_parameters(remove_duplicate=False)}
-        biases: dict[str, Tensor] = {}
-        weights: dict[str, Tensor] = {}
-        seen: set[str] = set()
-        for name, tensor in checkpoint.tensors():
-            if name not in expected:
-                raise EngineError(f"model {checkpoint.path}: unexpected tensor {name}")
-            if tensor.shape != expected[name]:
-                raise EngineError(
-                    f"model {checkpoint.path}: tensor {name} has shape {tuple(tensor.shape)}, "
-                    f"config.json asks {tuple(expected[name])}"
-                )
-            seen.add(name)
-            layer = linear_of.get(name)
-            owner, _, leaf = name.rpartition(".")
-            if layer is not None and layer != "lm_head":
-                weights[layer] = tensor
-            elif leaf == "bias" and f"{owner}.weight" in linear_of and owner != "lm_head":
-                biases[owner] = tensor
-            else:
-                if name not in shared:
-                    shared[name] = tensor.to(self.dtype).clone()
-                self._set(name, shared[name])
-        self._tie(expected, seen, checkpoint)
-        for layer in list(weights):
-            fmt_layer = PlanLinear(weights.pop(layer), biases.get(layer), self.fmt, layer)
-            self.model.set_submodule(layer, fmt_layer)
-            self.linears[layer] = fmt_layer
-        for name, module in list(self.model.named_modules()):
-            if "rotary_emb" in name.rpartition(".")[2]:
-                self.model.set_submodule(name, type(module)(config=self.model.config))  # pyright: ignore[reportCallIssue]
-        left = [n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.is_meta]
-        if left:
-            raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
-
-    def _tie(self, expected: dict, seen: set[str], checkpoint: Checkpoint) -> None:
-        missing = sorted(set(expected) - seen)
-        if self.model.config.get_text_config().tie_word_embeddings and "lm_head.weight" in missing:
-            self.model.tie_weights()
-            missing.remove("lm_head.weight")
-        if missing:
-            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
-
-    def _set(self, name: str, tensor: Tensor) -> None:
-        owner, _, leaf = name.rpartition(".")
-        setattr(self.model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
-
-    def shared_tensors(self) -> list[Tensor]:
-        """Embeddings, norms and lm_head, each once."""
-        return list({p.data_ptr(): p for p in self.model.parameters()}.values())
+def fill_buffers(model: PreTrainedModel) -> None:
+    """Makes again what no checkpoint holds: rope's frequencies."""
+    for name, module in list(model.named_modules()):
+        if "rotary_emb" in name.rpartition(".")[2]:
+            model.set_submodule(name, type(module)(config=model.config))  # pyright: ignore[reportCallIssue]

@@ -46,7 +46,7 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "scale_dtype": None if pool.k_scale is None else _dtype(pool.k_scale),
             "bytes_per_token": pool.bytes_per_token(),
             "pool_tokens": pool.n_pages * PAGE,
-            "peak_tokens": pool.peak_pages * PAGE,
+            "peak_tokens": pool.peak * PAGE,
             "resident_bytes": pool.resident_bytes(),
             "k_read_factor": pool.k_read_factor,
         },

@@ -1,30 +1,51 @@
 """What an engine is asked and what it answers. No torch here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 StageName = Literal["prefill", "decode"]
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "abort", "integrity", "error"]
+Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
-    """Greedy generation from a prompt.
+    """Generation from a prompt, greedy at temperature 0.
 
     Attributes:
-        prompt: Text or token ids.
+        prompt: Text, token ids, or messages (`[{"role": ..., "content": ...}]`) for the model's chat template.
         max_tokens: Most new tokens, at least 1.
         stop: Strings that end the answer; the text is cut before them.
+        temperature: Divides the logits; 0 takes the likeliest token.
+        top_k: Only so many likeliest tokens are drawn from; 0 for all.
+        top_p: Only the likeliest tokens that together reach this probability are drawn from.
+        min_p: Only tokens of at least this fraction of the likeliest one's probability are drawn from.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens in prompt or answer (Keskar 2019).
+        seed: Of this request's own draws; nothing else enters them.
+        n: Answers to draw; the prompt is computed once.
+        logprobs: None for none; k for each token's log-probability and the k likeliest ones there.
+        deadline_s: Seconds after which the request is given up.
         shared_prefix: Leading text of the prompt that other requests share. Its keys and values are computed once;
             it changes no answer.
+        arms: Who answers; empty for the arm named in the call.
         id: The caller's key, carried to the result.
     """
 
-    prompt: str | Sequence[int]
+    prompt: str | Sequence[int] | Messages
     max_tokens: int
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    n: int = 1
+    logprobs: int | None = None
+    deadline_s: float | None = None
     shared_prefix: str = ""
+    arms: Sequence[str] = ()
     id: str = ""
 
 
@@ -37,14 +58,44 @@ class ScoreRequest:
         continuations: Texts or token ids, each at least one token.
         through: Which stage produces the scored logits (ARCHITECTURE: `prefill` is what a deployment does for a
             one-token answer, `decode` forces the last context token and the continuation through the decode stage).
+        top_logprobs: How many of the likeliest tokens to name at each scored token.
+        compare_with: An arm, itself among `arms`, whose whole next-token distribution each other arm's is compared
+            with at every scored token.
+        deadline_s: Seconds after which the request is given up.
         shared_prefix: As in `GenerateRequest`.
+        arms: As in `GenerateRequest`.
         id: The caller's key.
     """
 
     context: str | Sequence[int]
-    continuations: tuple[str | Sequence[int], ...]
+    continuations: Sequence[str | Sequence[int]]
     through: StageName = "prefill"
+    top_logprobs: int = 0
+    compare_with: str | None = None
+    deadline_s: float | None = None
     shared_prefix: str = ""
+    arms: Sequence[str] = ()
+    id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollingRequest:
+    """Log-likelihood of a whole text, in windows of the model's length as lm-eval makes them.
+
+    Each token is scored once; in windows after the first it sees as much before it as fits.
+
+    Attributes:
+        text: Text or token ids, not empty.
+        through: As in `ScoreRequest`.
+        deadline_s: As in `ScoreRequest`.
+        arms: As in `GenerateRequest`.
+        id: The caller's key.
+    """
+
+    text: str | Sequence[int]
+    through: StageName = "prefill"
+    deadline_s: float | None = None
+    arms: Sequence[str] = ()
     id: str = ""
 
 
@@ -57,22 +108,72 @@ class Timings:
     decode_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural-log probabilities at one token.
+
+    Attributes:
+        token: The token that was written or scored.
+        logprob: Its own.
+        top: The likeliest tokens and theirs, descending, as many as were asked.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One arm's next-token distribution against the reference's, at one token.
+
+    Attributes:
+        kl: KL(reference || arm), nats.
+        same_top1: Whether both have the same likeliest token.
+    """
+
+    kl: float
+    same_top1: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPiece:
+    """What a streamed answer grew by.
+
+    Attributes:
+        text: New text. What could still become a stop string or half a character is held back.
+        token_ids: Tokens behind it, and behind what is held back.
+    """
+
+    id: str
+    arm: str
+    sample: int
+    text: str
+    token_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerateResult:
     """One finished answer.
 
     Attributes:
+        arm: Who answered.
+        sample: Which of the request's `n` answers, from 0.
         text: The answer, cut before the stop string.
         token_ids: Generated ids, the one that ended the answer included.
+        logprobs: One entry a token, when asked.
         prompt_tokens: Length of the rendered prompt in tokens.
         prompt_sha256: Hash of the rendered prompt's token ids.
-        finish_reason: `stop` (EOS or stop string) or `length`.
+        finish_reason: `stop` (EOS or stop string) or `length`; the other reasons are failures.
         stage_tokens: Generated tokens that each stage produced.
     """
 
     id: str
+    arm: str = ""
+    sample: int = 0
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_tokens: int
     prompt_sha256: str
     finish_reason: FinishReason
@@ -85,17 +186,23 @@ class ScoreResult:
     """Log-likelihoods of the continuations, in the order asked.
 
     Attributes:
+        arm: Who answered.
         logprobs: Summed natural-log probability of each continuation.
         greedy: Whether each continuation is what greedy decoding would have written.
         continuation_tokens: Tokens in each continuation.
+        tokens: Per continuation its tokens' log-probabilities, when `top_logprobs` asks for them.
+        divergences: Per continuation and token the comparison with the reference arm, when asked and not itself.
         stage_tokens: Scored tokens that each stage produced.
         handed_over: Whether decode read a context that prefill computed.
     """
 
     id: str
+    arm: str = ""
     logprobs: tuple[float, ...]
     greedy: tuple[bool, ...]
     continuation_tokens: tuple[int, ...]
+    tokens: tuple[tuple[TokenLogprobs, ...], ...] | None = None
+    divergences: tuple[tuple[Divergence, ...], ...] | None = None
     prompt_tokens: int
     prompt_sha256: str
     stage_tokens: dict[StageName, int]
@@ -105,12 +212,25 @@ class ScoreResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFailure:
-    """A request that got no answer: never scored as a wrong one."""
+    """A request that got no answer: never scored as a wrong one.
+
+    Attributes:
+        arm: Whose answer is missing.
+        sample: Which of the request's answers.
+        error: What kind: `bad_request`, `too_long`, `pool`, `non_finite_logits`, `cancelled`, `deadline`.
+        message: One sentence.
+        finish_reason: `abort` (cancelled, deadline), `integrity` or `error`.
+        token_ids: What had been generated.
+    """
 
     id: str
+    arm: str = ""
+    sample: int = 0
     error: str
     message: str
+    finish_reason: FinishReason = "error"
+    token_ids: tuple[int, ...] = ()
 
 
-Request = GenerateRequest | ScoreRequest
+Request = GenerateRequest | ScoreRequest | RollingRequest
 Answer = GenerateResult | ScoreResult

@@ -19,8 +19,8 @@ from .attention import Step, stepping
 from .batch import Chunk, never_one_row, pack
 from .kv.pool import KVPool, PoolFull, Scales, Sequence
 from .kv.prefix import PrefixStore
-from .model import WeightSet
 from .precision import StagePlan
+from .weights import WeightSet
 
 
 @dataclass

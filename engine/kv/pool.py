@@ -1,10 +1,6 @@
-"""Pages of keys and values in one format, and who holds them.
+"""Pages of keys and values in one format."""
 
-A page is PAGE consecutive tokens of one sequence, all layers. Sequences may share full pages (counted references); a
-partly filled page belongs to one sequence alone. Invariant: free + held = all.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,30 +9,10 @@ from evalsvc.errors import EngineError
 from evalsvc.kernels.kv_write import kv_write
 
 from ..precision import KVFormat
+from .pages import PAGE, Pages, PoolFull, Sequence
 
-PAGE = 16
+__all__ = ["PAGE", "KVPool", "PoolFull", "Scales", "Sequence"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-
-
-class PoolFull(EngineError):
-    """No free page; the request waits or is refused, nothing is overwritten."""
-
-
-@dataclass
-class Sequence:
-    """Tokens whose keys and values are in pages.
-
-    Attributes:
-        pages: In order of position.
-        length: Tokens written.
-    """
-
-    pages: list[int] = field(default_factory=list)
-    length: int = 0
-
-    def slots(self, start: int, stop: int) -> list[int]:
-        """Slots of positions start..stop-1."""
-        return [self.pages[i // PAGE] * PAGE + i % PAGE for i in range(start, stop)]
 
 
 @dataclass(frozen=True)
@@ -47,7 +23,7 @@ class Scales:
     v: Tensor
 
 
-class KVPool:
+class KVPool(Pages):
     """Keys and values of one stage.
 
     Attributes:
@@ -78,7 +54,7 @@ class KVPool:
         if fmt.calibrated != (scales is not None):
             raise EngineError(f"kv={fmt}: scales must be given exactly when the format is calibrated")
         self.fmt, self.k_read_factor = fmt, k_read_factor
-        self.n_pages = -(-tokens // PAGE)
+        super().__init__(tokens)
         shape = (layers, self.n_pages * PAGE, kv_heads, head_dim)
         self.k, self.v = torch.empty(shape, dtype=_DTYPES[fmt.kind]), torch.empty(shape, dtype=_DTYPES[fmt.kind])
         self.k_scale, self.v_scale = (self._scale_tensor(part, shape[:3], scales) for part in ("k", "v"))
@@ -88,10 +64,7 @@ class KVPool:
             for scale in (self.k_scale, self.v_scale):
                 if scale is not None and fmt.scale == "token-head":
                     scale.fill_(torch.nan)
-        self._free = list(range(self.n_pages - 1, -1, -1))
-        self._references = [0] * self.n_pages
         self.amax: Tensor | None = None
-        self.peak_pages = 0
 
     def _scale_tensor(self, part: str, shape: tuple[int, ...], scales: Scales | None) -> Tensor | None:
         if self.fmt.kind != "fp8":
@@ -120,70 +93,10 @@ class KVPool:
             largest = torch.stack([key.abs().amax(), value.abs().amax()]).float()
             self.amax[:, layer] = torch.maximum(self.amax[:, layer], largest)
 
-    # -- pages ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def free_pages(self) -> int:
-        """Pages that nobody holds."""
-        return len(self._free)
-
-    def extend(self, sequence: Sequence, tokens: int) -> list[int]:
-        """Room for `tokens` more; returns their slots and counts them as written.
-
-        Raises:
-            PoolFull: Not enough free pages; the sequence is unchanged.
-        """
-        stop = sequence.length + tokens
-        needed = -(-stop // PAGE) - len(sequence.pages)
-        if needed > len(self._free):
-            raise PoolFull(f"the KV pool of {self.n_pages * PAGE} tokens is full; raise `kv_tokens`")
-        for _ in range(needed):
-            page = self._free.pop()
-            self._references[page] = 1
-            sequence.pages.append(page)
-        self.peak_pages = max(self.peak_pages, self.n_pages - len(self._free))
-        start, sequence.length = sequence.length, stop
-        return sequence.slots(start, stop)
-
-    def truncate(self, sequence: Sequence, length: int) -> None:
-        """Forgets the tokens from `length` on; pages that held nothing else are given back."""
-        keep = -(-length // PAGE)
-        tail = Sequence(sequence.pages[keep:], 0)
-        sequence.pages, sequence.length = sequence.pages[:keep], length
-        self.free(tail)
-
-    def fork(self, sequence: Sequence) -> Sequence:
-        """A second sequence with the same tokens: full pages are shared, a partly filled last page is copied."""
-        full = sequence.length // PAGE
-        child = Sequence(sequence.pages[:full], full * PAGE)
-        for page in child.pages:
-            self._references[page] += 1
-        rest = sequence.length - child.length
-        if rest:
-            try:
-                target = self.extend(child, rest)
-            except PoolFull:
-                self.free(child)
-                raise
-            source = sequence.slots(full * PAGE, sequence.length)
-            for tensor in self.stored():
-                tensor[:, target] = tensor[:, source]
-        return child
-
-    def free(self, sequence: Sequence) -> None:
-        """Gives the sequence's pages back."""
-        for page in sequence.pages:
-            self._references[page] -= 1
-            if self._references[page] == 0:
-                self._free.append(page)
-        sequence.pages, sequence.length = [], 0
-
-    def check(self) -> None:
-        """Raises AssertionError unless free + held = all and no free page is referenced."""
-        held = sum(1 for count in self._references if count > 0)
-        assert held + len(self._free) == self.n_pages, (held, len(self._free), self.n_pages)
-        assert all(self._references[page] == 0 for page in self._free)
-        assert len(set(self._free)) == len(self._free)
+    def copy_slots(self, source: list[int], target: list[int]) -> None:
+        """Copies what is stored, scales included."""
+        for tensor in self.stored():
+            tensor[:, target] = tensor[:, source]
 
     # -- contents ------------------------------------------------------------------------------------------------------
 
