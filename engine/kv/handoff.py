@@ -1,5 +1,7 @@
 """From the prefill stage's pages to the decode stage's, in the decode stage's format."""
 
+from collections.abc import Sequence as Seq
+
 import torch
 
 from .pool import KVPool, Sequence
@@ -15,8 +17,27 @@ def same_storage(source: KVPool, target: KVPool) -> bool:
     return True
 
 
+def convert(source: KVPool, source_slots: Seq[int], target: KVPool, target_slots: Seq[int]) -> None:
+    """Copies tokens into another pool: bytes where the storage is equal, else decoded and quantized again.
+
+    Args:
+        source: Left as it is.
+        source_slots: Where the tokens are.
+        target: Another pool, of as many layers, heads and dimensions.
+        target_slots: Where each of them goes; the caller holds these pages.
+    """
+    origin, slots = (torch.tensor(s, dtype=torch.long) for s in (source_slots, target_slots))
+    if same_storage(source, target):
+        for mine, theirs in zip(source.stored(), target.stored(), strict=True):
+            theirs[:, slots] = mine[:, origin]
+        return
+    for layer in range(source.k.shape[0]):
+        key, value = source.read(layer, origin)
+        target.write(layer, slots, key, value)
+
+
 def handoff(source: KVPool, sequence: Sequence, target: KVPool) -> Sequence:
-    """Copies a sequence into another pool; equal formats copy bytes, others decode and quantize again.
+    """Copies a whole sequence into another pool.
 
     Args:
         source: The prefill stage's pool; left as it is.
@@ -30,13 +51,6 @@ def handoff(source: KVPool, sequence: Sequence, target: KVPool) -> Sequence:
         PoolFull: `target` has no room; nothing is held there.
     """
     copy = Sequence()
-    slots = torch.tensor(target.extend(copy, sequence.length), dtype=torch.long)
-    origin = sequence.slots(0, sequence.length)
-    if same_storage(source, target):
-        for mine, theirs in zip(source.stored(), target.stored(), strict=True):
-            theirs[:, slots] = mine[:, origin]
-        return copy
-    for layer in range(source.k.shape[0]):
-        key, value = source.read(layer, origin)
-        target.write(layer, slots, key, value)
+    slots = target.extend(copy, sequence.length)
+    convert(source, sequence.slots(0, sequence.length), target, slots)
     return copy

@@ -107,11 +107,12 @@ class KVPool(Pages):
             tensors += [scale for scale in (self.k_scale, self.v_scale) if scale is not None]
         return tensors
 
-    def read(self, layer: int, slots: list[int]) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, slots: list[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of some slots, as stored, in fp32. Shape of each: (tokens, kv_heads, head_dim)."""
+        slots = torch.as_tensor(slots, dtype=torch.long)
         parts = []
         for pages, scale in ((self.k, self.k_scale), (self.v, self.v_scale)):
-            values = pages[layer].index_select(0, torch.tensor(slots, dtype=torch.long)).float()
+            values = pages[layer].index_select(0, slots).float()
             if scale is not None:
                 own = scale[layer] if self.fmt.scale != "token-head" else scale[layer][slots][:, :, None]
                 values = values * own
