@@ -30,13 +30,17 @@ class Step:
         pool: Where keys and values are written and read.
         slots: Shape: (tokens,); where each new token's keys and values go.
         tiles: Queries and the slots that they read.
-        layers: Layers whose attention has run in this step.
+        windows: By layer whose attention has run in this step, the sliding window that its model passed.
     """
 
     pool: KVPool
     slots: Tensor
     tiles: Tiles
-    layers: set[int] = field(default_factory=set)
+    windows: dict[int, int | None] = field(default_factory=dict)
+
+    def silent_layers(self, layers: int) -> list[int]:
+        """Of layers 0..layers-1, those whose attention has not run; every other one ran exactly once."""
+        return [layer for layer in range(layers) if layer not in self.windows]
 
 
 _step: ContextVar[Step] = ContextVar("evalsvc_step")
@@ -69,17 +73,28 @@ def attend(
 
     Args:
         query: Shape: (1, heads, tokens, head_dim); key and value with kv_heads.
+        sliding_window: Keys that a query reads, its own the last; None: all up to its own.
+        softcap: Bound that scores approach; None: no bound.
 
     Returns:
         Shape: (1, tokens, heads, head_dim), and no attention weights.
+
+    Raises:
+        CapabilityError: The model asks for arithmetic that pages do not serve.
     """
-    if sliding_window is not None or softcap is not None or s_aux is not None or attention_mask is not None:
-        raise CapabilityError("sliding windows, soft caps, sinks and masks are not served yet")
-    step = _step.get()
     layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
-    if layer in step.layers:
+    step = _step.get()
+    if s_aux is not None:
+        raise CapabilityError(f"layer {layer} passes attention sinks: they are not served")
+    if attention_mask is not None:
+        raise CapabilityError(f"layer {layer} passes an attention mask: only causal attention is served")
+    if sliding_window is not None and sliding_window < 1:
+        raise CapabilityError(f"layer {layer} passes a sliding window of {sliding_window}: it must be at least 1")
+    if softcap is not None and softcap <= 0:
+        raise CapabilityError(f"layer {layer} passes a soft cap of {softcap}: it must be above 0")
+    if layer in step.windows:
         raise CapabilityError(f"layer {layer} attends twice in one step: this architecture is not served")
-    step.layers.add(layer)
+    step.windows[layer] = sliding_window
     pool = step.pool
     pool.observe(layer, key[0], value[0])
     kv_write(pool.k[layer], pool.write_scale("k", layer), step.slots, key[0].transpose(0, 1))
@@ -92,6 +107,8 @@ def attend(
         pool.read_scale("v", layer),
         step.tiles,
         scaling,
+        sliding_window,
+        softcap,
     )
     return out[None], None
 

@@ -110,4 +110,5 @@ def _tiles(spans: list[tuple[int, int, int, Sequence]], tile_rows: int, n_tokens
         slots[i, :context] = torch.tensor(sequence.slots(0, context))
         slots[i, context:] = slots[i, 0]
         flat[row : row + count] = torch.arange(i * tile_rows, i * tile_rows + count)
-    return Tiles(rows, positions, slots, tuple(span[0] for span in spans), flat)
+    first_keys = torch.zeros(len(spans), dtype=torch.long)
+    return Tiles(rows, positions, slots, first_keys, tuple(span[0] for span in spans), flat)

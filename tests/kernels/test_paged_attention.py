@@ -8,7 +8,7 @@ import torch
 from evalsvc.engine.batch import Chunk, pack
 from evalsvc.engine.kv.pool import KVPool, Scales, Sequence
 from evalsvc.engine.precision import KVFormat
-from evalsvc.kernels.paged_attention import paged_attention
+from evalsvc.kernels.paged_attention import KEY_BLOCK, paged_attention
 
 FORMATS = {
     "fp32": KVFormat("fp32"),
@@ -22,12 +22,17 @@ RAGGED = [(0, 1), (0, 16), (5, 12), (127, 1), (126, 5), (128, 16), (200, 70), (3
 KV_HEADS = 2
 
 
-def naive(q, k, v, scaling):
+def naive(q, k, v, scaling, window=None, softcap=None):
     """One sequence in float64. q: (rows, heads, dim), the last rows of k, v: (keys, kv_heads, dim)."""
     rows, heads, _ = q.shape
     k, v = (t.double().repeat_interleave(heads // t.shape[1], dim=1) for t in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.double(), k) * scaling
-    allowed = torch.arange(len(k))[None] <= (len(k) - rows + torch.arange(rows))[:, None]
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    keys, queries = torch.arange(len(k))[None], (len(k) - rows + torch.arange(rows))[:, None]
+    allowed = keys <= queries
+    if window is not None:
+        allowed &= keys > queries - window
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(~allowed, -torch.inf).softmax(-1), v)
 
 
@@ -78,6 +83,59 @@ def test_every_ragged_batch_equals_the_formula(name, group, dim, tile_rows):
         assert (out[mine] - expected).abs().max() <= 1e-5, chunk.sequence.length
         row = mine.stop
     assert math.isfinite(float(out.sum()))
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("tile_rows", [1, 16])
+def test_windows_and_soft_caps_equal_the_formula(tile_rows, softcap):
+    """Windows at the borders of pages and blocks, all of them over the same tiles, as in a model that mixes them.
+
+    The widest comes first: blocks that it does not reach are poisoned before it reads, and no narrower one needs them.
+    """
+    g, pool, sequences = filled(FORMATS["bf16"], 24)
+    chunks = [Chunk(s, [0] * (now if tile_rows > 1 else 1)) for s, (_, now) in zip(sequences, RAGGED, strict=True)]
+    batch = pack(pool, chunks, tile_rows)
+    tokens = len(batch.token_ids)
+    q = torch.randn(tokens, KV_HEADS * 2, 24, generator=g)
+    pool.write(0, batch.slots, *torch.randn(2, tokens, KV_HEADS, 24, generator=g))
+    stored = [pool.read(0, s.slots(0, s.length)) for s in sequences]
+    for window in (None, 1000, 200, 129, 128, 127, 17, 16, 15, 2, 1):
+        for chunk, (before, _) in zip(chunks, RAGGED, strict=True):
+            oldest = 0 if window is None else max(before - window + 1, 0)
+            unread = chunk.sequence.slots(0, oldest // KEY_BLOCK * KEY_BLOCK)
+            pool.k[0, unread] = pool.v[0, unread] = torch.nan
+        out = paged_attention(q, pool.k[0], pool.v[0], None, None, batch.tiles, 0.2, window, softcap)
+        row = 0
+        for chunk, (k, v) in zip(chunks, stored, strict=True):
+            mine = slice(row, row + len(chunk.tokens))
+            expected = naive(q[mine], k, v, 0.2, window, softcap)
+            assert (out[mine] - expected).abs().max() <= 1e-5, (window, chunk.sequence.length)
+            row = mine.stop
+    assert pool.k[0].isnan().sum() > pool.k[0, 0].numel() * 128  # narrow windows left whole blocks unread
+
+
+@pytest.mark.parametrize("window", [None, 1, 17, 128, 130])
+def test_where_tiles_begin_and_who_is_beside_them_leaves_every_bit(window):
+    """The same queries in tiles that begin elsewhere: leading blocks read by one tile are not read by another."""
+    g, pool, sequences = filled(FORMATS["bf16"], 64)
+    sequence = sequences[6]
+    length, new = sequence.length, 90
+    q, k, v = (torch.randn(new, heads, 64, generator=g).bfloat16() for heads in (6, KV_HEADS, KV_HEADS))
+    whole = None
+    for sizes in ([new], [1, 16, 16, 57], [7] * 12 + [6], [33, 33, 24]):
+        pool.truncate(sequence, length)
+        parts = []
+        for size in sizes:
+            done = sum(len(part) for part in parts)
+            neighbour = Sequence()
+            batch = pack(pool, [Chunk(neighbour, [0] * 3), Chunk(sequence, [0] * size)], 16)
+            mine = slice(done, done + size)
+            pool.write(0, batch.slots, *(torch.cat([t[:3], t[mine]]) for t in (k, v)))
+            query = torch.cat([q[:3], q[mine]])
+            parts.append(paged_attention(query, pool.k[0], pool.v[0], None, None, batch.tiles, 0.125, window, 20.0)[3:])
+            pool.free(neighbour)
+        whole = torch.cat(parts) if whole is None else whole
+        assert torch.equal(torch.cat(parts), whole), sizes
 
 
 def test_a_scale_that_only_the_reader_doubles_changes_the_output():
