@@ -10,6 +10,15 @@ from typing import Literal
 from evalsvc.errors import CapabilityError, ConfigError
 
 INT4_GROUPS = (32, 64, 128)
+KVScale = Literal[
+    "",
+    "token-head",
+    "tensor:calibrated",
+    "tensor:given",
+    "tensor:uncalibrated",
+    "head:calibrated",
+    "head:given",
+]
 FACTORS = ("prefill.weights", "prefill.kv", "decode.weights", "decode.kv")
 
 
@@ -22,16 +31,26 @@ class WeightFormat:
         activations: `w8a8` quantizes activations per token, `w8a16` stores only. Meaningful for fp8.
         group: Inputs along K that share one int4 scale.
         symmetric: Whether int4 has no offset.
+        lm_head: Whether the lm_head is quantized too; embeddings and norms never are.
     """
 
     kind: Literal["fp32", "bf16", "fp8", "int4"] = "bf16"
     activations: Literal["", "w8a8", "w8a16"] = ""
     group: int = 0
     symmetric: bool = True
+    lm_head: bool = False
 
     def __str__(self) -> str:
+        head = ":lm_head" if self.lm_head else ""
         if self.kind == "fp8":
-            return "fp8:w8a8:channel:token" if self.activations == "w8a8" else "fp8:w8a16:channel"
+            return f"fp8:{'w8a8:channel:token' if self.activations == 'w8a8' else 'w8a16:channel'}{head}"
+        return f"{self.stored}{head}"
+
+    @property
+    def stored(self) -> str:
+        """What the packed form alone says: the format without activations and lm_head."""
+        if self.kind == "fp8":
+            return "fp8:channel"
         if self.kind == "int4":
             return f"int4:g{self.group}:{'sym' if self.symmetric else 'asym'}"
         return self.kind
@@ -42,21 +61,33 @@ class KVFormat:
     """How keys and values are held in pages.
 
     Attributes:
-        kind: Element type of the pages.
-        scale: `token-head` (dynamic, one fp32 per token and head), `tensor:calibrated` (one per layer for K and one
-            for V) or `tensor:uncalibrated` (1.0). Empty unless fp8.
+        kind: Element type of the pages; fp8 and int8 elements are codes that a scale multiplies.
+        scale: Whose elements share a scale, and where it comes from. `token-head` is dynamic: one fp32 per token and
+            head. The others are fixed before the first token, keys and values apart, one for a layer (`tensor`) or for
+            each head of a layer (`head`): `calibrated` on prompts, `given` in a file, or `uncalibrated` (1.0). Empty
+            for fp32 and bf16.
     """
 
-    kind: Literal["fp32", "bf16", "fp8"] = "bf16"
-    scale: Literal["", "token-head", "tensor:calibrated", "tensor:uncalibrated"] = ""
+    kind: Literal["fp32", "bf16", "fp8", "int8"] = "bf16"
+    scale: KVScale = ""
 
     def __str__(self) -> str:
-        return f"fp8:{self.scale}" if self.kind == "fp8" else self.kind
+        return f"{self.kind}:{self.scale}" if self.scale else self.kind
+
+    @property
+    def per(self) -> str:
+        """Whose elements share a scale: `token-head`, `tensor`, `head` or nobody's."""
+        return self.scale.partition(":")[0]
 
     @property
     def calibrated(self) -> bool:
-        """Whether scales come from a calibration file."""
-        return self.scale == "tensor:calibrated"
+        """Whether scales come from calibration prompts."""
+        return self.scale.endswith(":calibrated")
+
+    @property
+    def given(self) -> bool:
+        """Whether scales come from a file of scales."""
+        return self.scale.endswith(":given")
 
 
 @dataclass(frozen=True)
@@ -128,19 +159,22 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
     kind, *options = text.split(":")
     if kind in ("int8", "nvfp4") or "block128" in options:
         raise CapabilityError(f"plan {plan!r}: weights {text!r} are not served yet; use fp32, bf16, fp8 or int4")
+    if kind in ("fp32", "bf16") and options == ["lm_head"]:
+        raise ConfigError(f"plan {plan!r}: {text!r}: the lm_head is held at {kind} without being asked")
     if kind in ("fp32", "bf16") and not options:
         return WeightFormat(kind)
+    head = "lm_head" in options
     if kind == "fp8":
         activations = _choose(options, ("w8a8", "w8a16"), "w8a8", text, plan)
-        known = {activations, "channel"} | ({"token"} if activations == "w8a8" else set())
+        known = {activations, "channel", "lm_head"} | ({"token"} if activations == "w8a8" else set())
         _refuse_unknown(options, known, text, plan)
-        return WeightFormat("fp8", activations)  # pyright: ignore[reportArgumentType]
+        return WeightFormat("fp8", activations, lm_head=head)  # pyright: ignore[reportArgumentType]
     if kind == "int4":
         groups = [f"g{group}" for group in INT4_GROUPS]
         group = _choose(options, groups, "g128", text, plan)
         symmetry = _choose(options, ("sym", "asym"), "sym", text, plan)
-        _refuse_unknown(options, {group, symmetry}, text, plan)
-        return WeightFormat("int4", "", int(group[1:]), symmetry == "sym")
+        _refuse_unknown(options, {group, symmetry, "lm_head"}, text, plan)
+        return WeightFormat("int4", "", int(group[1:]), symmetry == "sym", head)
     raise ConfigError(
         f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, fp8:w8a16 or int4:gN:(a)sym"
     )
@@ -148,22 +182,36 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
 
 def _parse_kv(text: str, plan: str) -> KVFormat:
     kind, *options = text.split(":")
-    if kind == "int8" or "latent128" in options or "head" in options:
-        raise CapabilityError(f"plan {plan!r}: KV {text!r} is not served yet; use fp32, bf16 or fp8")
+    if "latent128" in options:
+        raise CapabilityError(f"plan {plan!r}: KV {text!r} is not served yet; use fp32, bf16, fp8 or int8")
     if kind in ("fp32", "bf16") and not options:
         return KVFormat(kind)
-    if kind == "fp8":
-        choice = _choose(options, ("token-head", "calibrated", "uncalibrated"), "", text, plan)
-        if "tensor" in options and choice == "token-head":
-            raise ConfigError(f"plan {plan!r}: KV {text!r} asks for one scale per tensor and one per token and head")
-        if "tensor" in options and not choice:
-            raise ConfigError(f"plan {plan!r}: KV {text!r} needs `:calibrated` or `:uncalibrated` (scale 1.0)")
-        _refuse_unknown(options, {choice, "tensor"}, text, plan)
-        scale = f"tensor:{choice}" if choice in ("calibrated", "uncalibrated") else "token-head"
-        return KVFormat("fp8", scale)  # pyright: ignore[reportArgumentType]
+    if kind in ("fp8", "int8"):
+        origin = _choose(options, ("calibrated", "given", "uncalibrated"), "", text, plan)
+        per = _choose(options, ("token-head", "tensor", "head"), "tensor" if origin else "token-head", text, plan)
+        _refuse_unknown(options, {origin, per}, text, plan)
+        _check_scale(kind, per, origin, text, plan)
+        scale = f"{per}:{origin}" if origin else per
+        return KVFormat(kind, scale)  # pyright: ignore[reportArgumentType]
     raise ConfigError(
-        f"plan {plan!r}: unknown KV format {text!r}; use fp32, bf16, fp8, fp8:tensor:calibrated or fp8:uncalibrated"
+        f"plan {plan!r}: unknown KV format {text!r}; use fp32, bf16, fp8, int8, or one of these two with "
+        "token-head, tensor:calibrated, head:calibrated, tensor:given or head:given"
     )
+
+
+def _check_scale(kind: str, per: str, origin: str, text: str, plan: str) -> None:
+    where = f"plan {plan!r}: KV {text!r}"
+    if per == "token-head" and origin:
+        raise ConfigError(f"{where}: one scale per token and head is dynamic, it cannot be {origin}")
+    if per != "token-head" and not origin:
+        uncalibrated = " or `:uncalibrated` (scale 1.0)" if (kind, per) == ("fp8", "tensor") else ""
+        raise ConfigError(f"{where} needs `:calibrated`, `:given`{uncalibrated}")
+    if origin == "uncalibrated" and kind == "int8":
+        raise ConfigError(
+            f"{where}: int8 at scale 1.0 rounds keys and values to whole numbers; use `int8` or calibrate"
+        )
+    if origin == "uncalibrated" and per == "head":
+        raise ConfigError(f"{where}: uncalibrated is scale 1.0 for all heads; write `{kind}:uncalibrated`")
 
 
 def _choose(options, choices, default: str, text: str, plan: str) -> str:
@@ -175,6 +223,8 @@ def _choose(options, choices, default: str, text: str, plan: str) -> str:
 
 def _refuse_unknown(options, known, text: str, plan: str) -> None:
     for option in options:
-        if option not in known:
+        if options.count(option) > 1:
+            raise ConfigError(f"plan {plan!r}: {text!r} has {option!r} twice")
+        if option not in known or not option:
             hint = f"; groups are {', '.join(map(str, INT4_GROUPS))}" if option.startswith("g") else ""
             raise ConfigError(f"plan {plan!r}: {text!r} has an unknown option {option!r}{hint}")

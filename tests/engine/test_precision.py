@@ -11,7 +11,10 @@ from evalsvc.engine.precision import FACTORS, PrecisionPlan, parse_plan
 from evalsvc.errors import CapabilityError, ConfigError
 
 WEIGHTS = ["fp32", "bf16", "fp8", "fp8:w8a16", "fp8:w8a8:token", "int4", "int4:g32", "int4:asym", "int4:asym:g64"]
+WEIGHTS += ["fp8:lm_head", "int4:lm_head:g64", "fp8:w8a16:lm_head"]
 KVS = ["fp32", "bf16", "fp8", "fp8:token-head", "fp8:calibrated:tensor", "fp8:calibrated", "fp8:uncalibrated"]
+KVS += ["fp8:head:calibrated", "fp8:given", "fp8:given:head", "int8", "int8:token-head", "int8:calibrated"]
+KVS += ["int8:head:calibrated", "int8:tensor:given", "int8:head:given"]
 stage = st.builds(lambda w, kv: f"w={w},kv={kv}", st.sampled_from(WEIGHTS), st.sampled_from(KVS))
 
 
@@ -43,6 +46,14 @@ def test_differing_factors_are_symmetric_and_empty_only_for_equal_plans(left, ri
         ("kv=fp8:uncalibrated", "w=bf16,kv=fp8:tensor:uncalibrated"),
         ("w=fp8:w8a16>w=bf16", "w=fp8:w8a16:channel,kv=bf16 > w=bf16,kv=bf16"),
         ("w=bf16 > w=bf16,kv=bf16", "w=bf16,kv=bf16"),
+        ("kv=int8", "w=bf16,kv=int8:token-head"),
+        ("kv=int8:calibrated", "w=bf16,kv=int8:tensor:calibrated"),
+        ("kv=fp8:calibrated:head", "w=bf16,kv=fp8:head:calibrated"),
+        ("kv=fp8:given", "w=bf16,kv=fp8:tensor:given"),
+        ("kv=int8:given:head", "w=bf16,kv=int8:head:given"),
+        ("w=int4:lm_head:g32", "w=int4:g32:sym:lm_head,kv=bf16"),
+        ("w=fp8:lm_head", "w=fp8:w8a8:channel:token:lm_head,kv=bf16"),
+        ("w=fp8:lm_head:w8a16", "w=fp8:w8a16:channel:lm_head,kv=bf16"),
     ],
 )
 def test_defaults_are_expanded(text, canonical):
@@ -64,8 +75,23 @@ def test_defaults_are_expanded(text, canonical):
         ("w=int4:g48", "g48"),
         ("w=int4:g32:g64", "choose one"),
         ("w=bf16:g32", "bf16:g32"),
-        ("kv=fp8:tensor", "calibrated"),
-        ("kv=fp8:tensor:token-head", "one scale per tensor"),
+        ("kv=fp8:tensor", "needs `:calibrated`, `:given` or `:uncalibrated`"),
+        ("kv=fp8:head", "needs `:calibrated`, `:given`$"),
+        ("kv=int8:tensor", "needs `:calibrated`, `:given`$"),
+        ("kv=fp8:tensor:token-head", "choose one"),
+        ("kv=fp8:tensor:head:calibrated", "choose one"),
+        ("kv=int8:token-head:given", "dynamic, it cannot be given"),
+        ("kv=fp8:head:uncalibrated", "write `fp8:uncalibrated`"),
+        ("kv=int8:uncalibrated", "whole numbers"),
+        ("kv=int8:tensor:uncalibrated", "whole numbers"),
+        ("kv=fp8:head:head:given", "choose one"),
+        ("kv=fp8:", "''"),
+        ("kv=fp8:given:", "''"),
+        ("kv=int8:w8a8", "w8a8"),
+        ("w=bf16:lm_head", "without being asked"),
+        ("w=fp32:lm_head", "without being asked"),
+        ("w=int4:lm_head:lm_head", "'lm_head' twice"),
+        ("w=fp8:channel:channel", "'channel' twice"),
         ("kv=fp8:calibrated:uncalibrated", "choose one"),
         ("w=fp8:w8a16:token", "token"),
         ("w=int4:", "''"),
@@ -76,7 +102,7 @@ def test_what_is_no_plan_is_refused_and_names_the_part(text, part):
         parse_plan(text)
 
 
-@pytest.mark.parametrize("text", ["w=nvfp4", "w=int8", "w=fp8:block128", "kv=int8", "kv=fp8:latent128"])
+@pytest.mark.parametrize("text", ["w=nvfp4", "w=int8", "w=fp8:block128", "kv=fp8:latent128"])
 def test_known_formats_that_are_not_served_say_so(text):
     with pytest.raises(CapabilityError, match="not served"):
         parse_plan(text)
@@ -89,3 +115,25 @@ def test_plans_are_read_without_torch():
 
 def test_formats_name_all_four_factors():
     assert tuple(PrecisionPlan().formats()) == FACTORS
+
+
+def test_a_quantized_head_is_another_format_of_the_weights():
+    plain, head = parse_plan("w=int4:g32"), parse_plan("w=int4:g32 > w=int4:g32:lm_head")
+    assert plain.differing_factors(head) == {"decode.weights"}
+    assert head.decode.weights.lm_head and not head.prefill.weights.lm_head
+    assert head.decode.weights.stored == plain.decode.weights.stored == "int4:g32:sym"
+
+
+@pytest.mark.parametrize(
+    ("text", "per", "origin"),
+    [
+        ("bf16", "", (False, False)),
+        ("int8", "token-head", (False, False)),
+        ("fp8:uncalibrated", "tensor", (False, False)),
+        ("int8:head:calibrated", "head", (True, False)),
+        ("fp8:given", "tensor", (False, True)),
+    ],
+)
+def test_a_kv_format_says_whose_scale_it_is_and_where_it_comes_from(text, per, origin):
+    kv = parse_plan(f"kv={text}").decode.kv
+    assert (kv.per, (kv.calibrated, kv.given)) == (per, origin)
