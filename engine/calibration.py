@@ -54,7 +54,7 @@ def calibrate(weights: WeightSet, prompts: Sequence[list[int]]) -> Scales:
     longest = sum(-(-len(ids) // 16) * 16 for ids in prompts)
     stage = PrefillStage(weights, StagePlan(weights.fmt, KVFormat("bf16")), longest)
     stage.pool.amax = torch.zeros(2, stage.pool.k.shape[0])
-    stage.prefill([(ids, 0) for ids in prompts], logits=False)
+    stage.prefill(prompts, logits=False)
     amax = stage.pool.amax
     if not bool(amax.isfinite().all()):
         raise EngineError("calibration met NaN or infinity in keys or values")

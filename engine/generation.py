@@ -1,7 +1,6 @@
-"""Greedy generation: prefill computes the prompt and the first token, decode goes on from the handed-over pages."""
+"""Answers written token by token: prefill computes the prompt and the first token, decode goes on from there."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from time import perf_counter
 
 from torch import Tensor
@@ -9,78 +8,108 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from .arm import Arm
-from .kv.handoff import handoff
-from .kv.pool import PAGE, PoolFull
-from .kv.pool import Sequence as KVSequence
-from .requests import FinishReason, GenerateRequest, GenerateResult, RequestFailure, Timings
-from .scheduler import Scheduler
-from .text import Text, cut_at_stop, foreign_id, hash_ids
+from .jobs import Job, Ticket, refuse
+from .requests import GenerateRequest, GenerateResult, TextPiece, Timings, TokenLogprobs
+from .sampling import Choice, Sampling, choose, problem, top_logprobs
+from .scheduler import Lane, Prompt
+from .text import Text, foreign_id, hash_ids
+from .writing import Writer
 
 
-@dataclass
-class _Running:
-    request: GenerateRequest
-    prompt: list[int]
-    shared: int
-    submitted: float
-    admitted: float = 0.0
-    first_token: float = 0.0
-    generated: list[int] = field(default_factory=list)
-    pages: KVSequence = field(default_factory=KVSequence)
+class GenerateJob(Job):
+    """One answer being written.
 
-
-def generate(
-    arm: Arm, text: Text, requests: Sequence[GenerateRequest], max_batch: int, max_length: int
-) -> Iterator[GenerateResult | RequestFailure]:
-    """Answers requests, in the order in which they finish.
-
-    Args:
-        arm: Whose stages answer.
-        text: The tokenizer.
-        requests: Ids must differ.
-        max_batch: Most requests side by side. It changes no answer.
-        max_length: Longest prompt and answer together, in tokens.
+    Attributes:
+        request: What was asked.
+        generated: Tokens so far, the one that ends the answer included.
     """
-    scheduler = Scheduler(arm.decode.pool.n_pages, max_batch)
-    jobs: dict[int, _Running] = {}
-    for key, request in enumerate(requests):
-        try:
-            prompt = text.encode(request.prompt)
-        except EngineError as error:
-            yield RequestFailure(id=request.id, error="bad_request", message=str(error))
-            continue
-        problem = _problem(request, prompt, max_length, arm.vocabulary)
-        if problem is None and not scheduler.submit(key, -(-(len(prompt) + request.max_tokens) // PAGE)):
-            problem = (
-                "pool",
-                f"{len(prompt)} + {request.max_tokens} tokens do not fit in the KV pool; raise `kv_tokens`",
+
+    request: GenerateRequest
+
+    def __init__(self, request: GenerateRequest, arm: Arm, ticket: Ticket, sample: int, prompt: list[int], text: Text):
+        super().__init__(request, arm, ticket, sample)
+        self.prompt, self.generated = prompt, list[int]()
+        self._sampling = Sampling.from_request(request)
+        self._writer = Writer(text, prompt[-1], request.stop, text.eos_ids)
+        self._logprobs: list[TokenLogprobs] = []
+
+    def choice(self) -> Choice:
+        """How the next token is to be drawn."""
+        seen = () if self._sampling.repetition_penalty == 1 else [*self.prompt, *self.generated]
+        return Choice(self._sampling, self.sample, len(self.generated), seen)
+
+    def push(self, token: int, row: Tensor) -> None:
+        """Takes a token, drawn from logits of shape (vocabulary,); finishes with the one that ends the answer."""
+        request = self.request
+        self.generated.append(token)
+        if request.logprobs is not None:
+            self._logprobs.append(top_logprobs(row, token, request.logprobs))
+        ended = self._writer.push(token)
+        done = ended or len(self.generated) == request.max_tokens
+        text = self._writer.finish() if done else ""
+        if self.ticket.streaming:
+            self._stream()
+        if done:
+            self._finish(text, "stop" if ended else "length")
+
+    def _stream(self) -> None:
+        piece = self._writer.settled()
+        if piece:
+            self.ticket.outcomes.append(
+                TextPiece(
+                    id=self.request.id,
+                    arm=self.arm.name,
+                    sample=self.sample,
+                    text=piece,
+                    token_ids=tuple(self.generated),
+                )
             )
-        if problem is not None:
-            yield RequestFailure(id=request.id, error=problem[0], message=problem[1])
-            continue
-        jobs[key] = _Running(request, prompt, text.shared_tokens(prompt, request.shared_prefix), perf_counter())
+
+    def _finish(self, text: str, reason) -> None:
+        now = perf_counter()
+        first = self.first_token or now
+        result = GenerateResult(
+            id=self.request.id,
+            arm=self.arm.name,
+            sample=self.sample,
+            text=text,
+            token_ids=tuple(self.generated),
+            logprobs=None if self.request.logprobs is None else tuple(self._logprobs),
+            prompt_tokens=len(self.prompt),
+            prompt_sha256=hash_ids(self.prompt),
+            finish_reason=reason,
+            stage_tokens={"prefill": 1, "decode": len(self.generated) - 1},
+            timings=Timings(
+                queue_s=self.admitted - self.submitted, prefill_s=first - self.admitted, decode_s=now - first
+            ),
+        )
+        self.finish(result)
+
+
+def generate_jobs(
+    request: GenerateRequest, arms: Sequence[Arm], text: Text, ticket: Ticket, max_length: int
+) -> tuple[list[GenerateJob], list[Prompt]]:
+    """Jobs and prompts of a request; none of either, and failures on the ticket, for one that cannot be served.
+
+    Arms that share a prefill stage share the prompt.
+    """
     try:
-        while scheduler.busy:
-            for key, row in _step(arm, scheduler, jobs):
-                result = _advance(jobs[key], row, text)
-                if result is not None:
-                    arm.decode.pool.free(jobs.pop(key).pages)
-                    scheduler.finish(key)
-                    yield result
-    finally:  # the caller may stop listening at any answer
-        for job in jobs.values():
-            arm.decode.pool.free(job.pages)
-
-
-def _step(arm: Arm, scheduler: Scheduler, jobs: dict[int, _Running]) -> list[tuple[int, Tensor | EngineError]]:
-    """One forward: newly admitted prompts when there are any, else the next token of all that run."""
-    admitted = {key: jobs[key] for key in scheduler.admit()}
-    if admitted:
-        return _start(arm, admitted)
-    running = {key: jobs[key] for key in scheduler.running}
-    arm.note_batch(job.request.id for job in running.values())
-    rows = arm.decode.step([j.pages for j in running.values()], [j.generated[-1] for j in running.values()])
-    return list(zip(running, rows, strict=True))
+        prompt = text.encode(request.prompt)
+        error = _problem(request, prompt, max_length, arms[0].vocabulary)
+    except EngineError as unreadable:
+        prompt, error = [], ("bad_request", str(unreadable))
+    if error is not None:
+        refuse(ticket, request, list(arms), *error)
+        return [], []
+    jobs: list[GenerateJob] = []
+    prompts = {arm.prefill: Prompt(None, arm.prefill, prompt, logits=True) for arm in arms}
+    for arm in arms:
+        for sample in range(request.n):
+            job = GenerateJob(request, arm, ticket, sample, prompt, text)
+            jobs.append(job)
+            lane = Lane(job, arm.decode, [], len(prompt) + request.max_tokens)
+            prompts[arm.prefill].lanes.append(lane)
+    return jobs, list(prompts.values())
 
 
 def _problem(request: GenerateRequest, prompt: list[int], max_length: int, vocabulary: int) -> tuple[str, str] | None:
@@ -91,64 +120,33 @@ def _problem(request: GenerateRequest, prompt: list[int], max_length: int, vocab
         return "bad_request", foreign
     if request.max_tokens < 1:
         return "bad_request", "max_tokens must be at least 1"
-    if any(not stop for stop in request.stop):
-        return "bad_request", "a stop string is empty"
+    if isinstance(request.stop, str) or any(not stop for stop in request.stop):
+        return "bad_request", "a stop string is empty, or `stop` is not a list"
+    if request.n < 1:
+        return "bad_request", "n must be at least 1"
+    if request.logprobs is not None and not 0 <= request.logprobs <= vocabulary:
+        return "bad_request", f"logprobs must be 0 to {vocabulary}"
+    wrong = problem(Sampling.from_request(request))
+    if wrong is not None:
+        return "bad_request", wrong
     if len(prompt) + request.max_tokens > max_length:
         return "too_long", f"{len(prompt)} prompt tokens + {request.max_tokens} new ones exceed the {max_length} served"
     return None
 
 
-def _start(arm: Arm, admitted: dict[int, _Running]) -> list[tuple[int, Tensor | EngineError]]:
-    """Prefills and hands over; halves the batch when the prefill pool is too small for all of it."""
-    now = perf_counter()
-    try:
-        arm.note_batch(job.request.id for job in admitted.values())
-        sequences, logits = arm.prefill.prefill([(job.prompt, job.shared) for job in admitted.values()])
-    except PoolFull as error:
-        if len(admitted) == 1:
-            return [(key, error) for key in admitted]
-        keys = list(admitted)
-        half = len(keys) // 2
-        parts = (keys[:half], keys[half:])
-        return [entry for part in parts for entry in _start(arm, {key: admitted[key] for key in part})]
-    try:
-        for job, sequence in zip(admitted.values(), sequences, strict=True):
-            job.admitted = now
-            job.pages = handoff(arm.prefill.pool, sequence, arm.decode.pool)
-            job.first_token = perf_counter()
-    finally:
-        for sequence in sequences:
-            arm.prefill.pool.free(sequence)
-    return list(zip(admitted, logits, strict=True))
+def take_tokens(rows: Tensor, takers: Sequence[tuple[int, GenerateJob, Lane]]) -> None:
+    """Draws the next token of each job from its row of logits, and feeds it to its lane.
 
-
-def _advance(job: _Running, row: Tensor | EngineError, text: Text) -> GenerateResult | RequestFailure | None:
-    """Takes the next token from logits of shape (vocabulary,); a result once the request has ended."""
-    request = job.request
-    if isinstance(row, EngineError):
-        return RequestFailure(id=request.id, error="pool", message=str(row))
-    if not bool(row.isfinite().all()):
-        return RequestFailure(id=request.id, error="non_finite_logits", message="the model gave NaN or infinite logits")
-    token = int(row.argmax())
-    job.generated.append(token)
-    ended = token in text.eos_ids
-    written = text.decode(job.prompt[-1], job.generated[:-1] if ended else job.generated)
-    cut = cut_at_stop(written, request.stop)
-    if not ended and cut is None and len(job.generated) < request.max_tokens:
-        return None
-    reason: FinishReason = "stop" if ended or cut is not None else "length"
-    now = perf_counter()
-    return GenerateResult(
-        id=request.id,
-        text=written if cut is None else cut,
-        token_ids=tuple(job.generated),
-        prompt_tokens=len(job.prompt),
-        prompt_sha256=hash_ids(job.prompt),
-        finish_reason=reason,
-        stage_tokens={"prefill": 1, "decode": len(job.generated) - 1},
-        timings=Timings(
-            queue_s=job.admitted - job.submitted,
-            prefill_s=job.first_token - job.admitted,
-            decode_s=now - job.first_token,
-        ),
-    )
+    Args:
+        rows: Shape: (rows, vocabulary), fp32.
+        takers: (row, job, lane).
+    """
+    if not takers:
+        return
+    which = [row for row, _, _ in takers]
+    logits = rows if which == list(range(len(rows))) else rows[which]
+    tokens = choose(logits, [job.choice() for _, job, _ in takers])
+    for i, (token, (_, job, lane)) in enumerate(zip(tokens, takers, strict=True)):
+        job.push(token, logits[i])
+        if not job.done:
+            lane.feed.append(token)

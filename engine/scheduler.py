@@ -1,63 +1,419 @@
-"""Which waiting requests enter the batch. Pure Python, no torch.
+"""Which prompts and which lanes run next. Pure Python, no torch: tested without a model.
 
-A request reserves the pages of its whole life (prompt and longest answer) when it is admitted, so that a running
-request never meets a full pool.
+A `Prompt` is computed by a prefill stage in chunks. From there it either goes on in that stage (`Tail`: a continuation
+to be scored) or is handed over to decode stages (`Lane`: an answer written, or scored, token by token).
+
+- Decode first: every running lane gets its next token, then prompts get what is left of a step.
+- A prompt is admitted, first come first served, when each pool has the pages that it needs to be computed and handed
+  over; how long its answer becomes is not known, so lanes grow into what is free.
+- When a lane finds no page, what came last in its pool is preempted: its pages are given back, its prompt comes again
+  from prefill, and the tokens that it had are fed again through decode.
+- Who came first is never preempted and fits alone (checked when it is submitted), so everything ends.
+- A prompt waits while another one is computing pages that it could use.
 """
 
-from collections import deque
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+from .kv.pages import PAGE, Pages, PoolFull, Sequence, pages_for
+from .kv.prefix import PrefixCache
+
+
+class Memory(Protocol):
+    """What the scheduler sees of a stage."""
+
+    key: str
+    pool: Any  # Pages
+    cache: PrefixCache
+
+
+@dataclass(eq=False)
+class Lane:
+    """One answer in a decode stage.
+
+    Attributes:
+        owner: Whose answer.
+        stage: The decode stage.
+        feed: Tokens to go through decode that are known so far.
+        most: Tokens that it may ever hold, its prompt included.
+        scored: Whether the logits after every token are wanted, or only after the last one known.
+        fed: How many of `feed` are in `sequence`, after the prompt.
+        sequence: Pages in the decode stage's pool.
+    """
+
+    owner: Any
+    stage: Memory
+    feed: list[int]
+    most: int
+    scored: bool = False
+    fed: int = 0
+    sequence: Sequence = field(default_factory=Sequence)
+    prompt: "Prompt | None" = None
+    arrival: int = -1
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether the logits after the next token are wanted."""
+        return self.scored or self.fed == len(self.feed) - 1
+
+
+@dataclass(eq=False)
+class Tail:
+    """Tokens that follow a prompt in its prefill stage; the logits after each are wanted."""
+
+    owner: Any
+    tokens: Seq[int]
+    sequence: Sequence | None = None
+    computed: int = 0
+    prompt: "Prompt | None" = None
+
+
+@dataclass(eq=False)
+class Prompt:
+    """Tokens for a prefill stage.
+
+    Attributes:
+        owner: Whose prompt.
+        stage: The prefill stage.
+        ids: May be empty when a lane starts from nothing.
+        lanes: Answers that go on from it in decode stages.
+        tails: Continuations that go on from it in its own stage.
+        logits: Whether the logits after its last token are wanted.
+        sequence: Pages in the prefill stage's pool.
+        ready: All of it is computed, and its lanes have their pages.
+    """
+
+    owner: Any
+    stage: Memory
+    ids: Seq[int]
+    lanes: list[Lane] = field(default_factory=list)
+    tails: list[Tail] = field(default_factory=list)
+    logits: bool = False
+    sequence: Sequence = field(default_factory=Sequence)
+    ready: bool = False
+    arrival: int = -1
+
+    def tail_pages(self) -> int:
+        """Pages that the largest tail needs beyond the prompt's full pages."""
+        longest = max((len(tail.tokens) for tail in self.tails), default=0)
+        return pages_for(len(self.ids) + longest) - len(self.ids) // PAGE if longest else 0
+
+    def needs(self) -> dict[Any, int]:
+        """Pages of each pool from admission to the first decoded token, what it already holds included."""
+        needs: dict[Any, int] = defaultdict(int)
+        needs[self.stage.pool] += pages_for(len(self.ids)) + self.tail_pages()
+        for lane in self.lanes:
+            shared = len(self.ids) // PAGE if needs.get(lane.stage.pool) else 0  # lanes of one pool share full pages
+            needs[lane.stage.pool] += pages_for(len(self.ids) + max(1, len(lane.feed))) - shared
+        return needs
+
+    def owes(self, pool: Pages) -> int:
+        """Pages of a pool that are kept for it: what it needs and does not hold yet."""
+        if pool is self.stage.pool:
+            growing = [
+                pages_for(len(self.ids) + len(tail.tokens)) - len(tail.sequence.pages)
+                for tail in self.tails
+                if tail.sequence is not None
+            ]
+            tails = sum(growing) if growing else self.tail_pages()
+            return pages_for(len(self.ids)) - len(self.sequence.pages) + tails
+        own = [len(lane.sequence.pages) for lane in self.lanes if lane.stage.pool is pool]
+        return max(0, self.needs()[pool] - max(own)) if own else 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens of a prompt or a tail for the next forward of its stage.
+
+    Attributes:
+        of: Whose tokens.
+        sequence: Holds everything before them.
+        logits: How many of the last tokens need logits.
+    """
+
+    of: Prompt | Tail
+    prompt: Prompt
+    sequence: Sequence
+    tokens: Seq[int]
+    logits: int
 
 
 class Scheduler:
-    """First come, first served, by free pages.
+    """Order of work over the stages of one engine.
 
-    Invariant: reserved pages <= capacity; every submitted key is waiting, running, or finished once.
+    Attributes:
+        preemptions: How often pages were taken from what had them.
     """
 
-    def __init__(self, capacity_pages: int, max_running: int):
-        """Args: `max_running` is the most requests in one batch; both at least 1."""
-        if capacity_pages < 1 or max_running < 1:
-            raise ValueError("a scheduler needs at least one page and one running request")
-        self.capacity_pages, self.max_running = capacity_pages, max_running
-        self._waiting: deque[tuple[int, int]] = deque()
-        self._running: dict[int, int] = {}
+    def __init__(self, max_batch: int, chunk: int, logit_rows: int = 512):
+        """An empty scheduler.
 
-    def submit(self, key: int, pages: int) -> bool:
-        """Queues a request; False when it could never fit."""
-        if pages > self.capacity_pages:
-            return False
-        self._waiting.append((key, pages))
-        return True
+        Args:
+            max_batch: Most lanes in a decode stage, and most prompts under way.
+            chunk: Most tokens in a prefill forward.
+            logit_rows: About how many rows of logits a prefill forward may give.
+        """
+        if min(max_batch, chunk, logit_rows) < 1:
+            raise ValueError("a scheduler needs at least one lane, one token and one row of logits")
+        self.max_batch, self.chunk, self.logit_rows = max_batch, chunk, logit_rows
+        self._waiting: list[Prompt] = []
+        self._active: list[Prompt] = []
+        self._lanes: dict[Memory, list[Lane]] = {}
+        self._arrivals = count()
+        self.preemptions = 0
+
+    # -- in and out ----------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         """Whether anything waits or runs."""
-        return bool(self._waiting or self._running)
+        return bool(self._waiting or self._active or self._lanes)
 
-    @property
-    def running(self) -> list[int]:
-        """Running keys, in order of admission."""
-        return list(self._running)
+    def counts(self) -> dict[str, int]:
+        """How much waits and runs."""
+        lanes = sum(len(lanes) for lanes in self._lanes.values())
+        return {"waiting": len(self._waiting), "prefilling": len(self._active), "decoding": lanes}
 
-    def admit(self) -> list[int]:
-        """Moves waiting requests into the batch and returns them.
+    def submit(self, prompt: Prompt) -> None:
+        """Queues a prompt; lanes that do not fit side by side are queued one after the other.
 
-        Waits until a quarter of the places is free, since a prefill of one short prompt costs as much as one of many.
+        Raises:
+            PoolFull: It could not even run alone; nothing is queued.
         """
-        free_places = self.max_running - len(self._running)
-        if self._running and free_places * 4 < self.max_running:
-            return []
-        admitted: list[int] = []
-        reserved = sum(self._running.values())
-        while self._waiting and len(self._running) < self.max_running:
-            key, pages = self._waiting[0]
-            if reserved + pages > self.capacity_pages:
-                break
-            self._waiting.popleft()
-            self._running[key] = pages
-            reserved += pages
-            admitted.append(key)
-        return admitted
+        pool = prompt.stage.pool
+        if pages_for(len(prompt.ids)) + prompt.tail_pages() > pool.n_pages:
+            longest = max((len(tail.tokens) for tail in prompt.tails), default=0)
+            raise PoolFull(_too_large(len(prompt.ids) + longest, pool))
+        for lane in prompt.lanes:
+            if pages_for(lane.most) > lane.stage.pool.n_pages:
+                raise PoolFull(_too_large(lane.most, lane.stage.pool))
+        together = all(need <= pool.n_pages for pool, need in prompt.needs().items())
+        most = max((sum(o.stage is lane.stage for o in prompt.lanes) for lane in prompt.lanes), default=0)
+        parts = [prompt]
+        if not together or most > self.max_batch:
+            parts = [Prompt(prompt.owner, prompt.stage, prompt.ids, [lane], [], prompt.logits) for lane in prompt.lanes]
+        for part in parts:
+            part.arrival = next(self._arrivals)
+            for lane in part.lanes:
+                lane.prompt, lane.arrival = part, part.arrival
+            for tail in part.tails:
+                tail.prompt = part
+            self._waiting.append(part)
 
-    def finish(self, key: int) -> None:
-        """Gives a running request's place and pages back."""
-        del self._running[key]
+    def remove(self, owner: Any) -> None:
+        """Forgets everything of an owner, wherever it is, and gives its pages back."""
+        for lanes in list(self._lanes.values()):
+            for lane in [lane for lane in lanes if lane.owner is owner]:
+                self.end(lane)
+        for prompt in [*self._waiting, *self._active]:
+            mine = [lane for lane in prompt.lanes if lane.owner is owner]
+            for lane in mine:
+                self.end(lane)
+            if prompt.owner is owner or (mine and not prompt.lanes):
+                self._let_go(prompt)
+                (self._active if prompt in self._active else self._waiting).remove(prompt)
+
+    def end(self, lane: Lane) -> None:
+        """A lane is done: its pages are given back."""
+        lane.stage.pool.free(lane.sequence)
+        running = self._lanes.get(lane.stage, [])
+        if lane in running:
+            running.remove(lane)
+            if not running:
+                del self._lanes[lane.stage]
+        elif lane.prompt is not None and lane in lane.prompt.lanes:
+            lane.prompt.lanes.remove(lane)
+
+    def first_waiting(self) -> Prompt | None:
+        """The prompt that is next to be admitted."""
+        return self._waiting[0] if self._waiting else None
+
+    # -- decode --------------------------------------------------------------------------------------------------------
+
+    def next_lanes(self) -> dict[Memory, list[Lane]]:
+        """Lanes that take a token now; there is a page for each."""
+        for stage in list(self._lanes):
+            pool = stage.pool
+            while stage in self._lanes and pool.available < self._owed(pool) + sum(
+                lane.sequence.length % PAGE == 0 for lane in self._lanes[stage]
+            ):
+                self._preempt_last(stage)
+        return {stage: list(lanes) for stage, lanes in self._lanes.items()}
+
+    def _preempt_last(self, stage: Memory) -> None:
+        prompts = [p for p in self._active if any(lane.stage is stage for lane in p.lanes)]
+        last = max([*reversed(self._lanes[stage]), *prompts], key=lambda one: one.arrival)
+        self.preemptions += 1
+        if isinstance(last, Prompt):
+            self._active.remove(last)
+            self._let_go(last)
+            insort(self._waiting, last, key=lambda prompt: prompt.arrival)
+            return
+        origin = last.prompt
+        assert origin is not None
+        self.end(last)
+        last.fed = 0
+        again = Prompt(origin.owner, origin.stage, origin.ids, [last], arrival=last.arrival)
+        last.prompt = again
+        insort(self._waiting, again, key=lambda prompt: prompt.arrival)
+
+    # -- prefill -------------------------------------------------------------------------------------------------------
+
+    def next_pieces(self) -> dict[Memory, list[Piece]]:
+        """Tokens that prefill stages compute now: of prompts under way, of tails, of prompts admitted now."""
+        pieces: dict[Memory, list[Piece]] = defaultdict(list)
+        for prompt in self._active:
+            pieces[prompt.stage] += self._pieces_of(prompt, pieces[prompt.stage])
+        for prompt in self._admitted(pieces):
+            pieces[prompt.stage] += self._pieces_of(prompt, pieces[prompt.stage])
+        return {stage: found for stage, found in pieces.items() if found}
+
+    def computed(self, piece: Piece) -> None:
+        """A piece went through its stage: full pages are kept for others, and what is complete moves on."""
+        prompt = piece.prompt
+        if isinstance(piece.of, Prompt):
+            prompt.stage.cache.put(prompt.ids, prompt.sequence)
+            return
+        piece.of.computed += len(piece.tokens)
+        if piece.of.computed == len(piece.of.tokens):
+            prompt.stage.pool.free(piece.sequence)
+            prompt.tails.remove(piece.of)
+            if not prompt.tails:
+                self._retire(prompt)
+
+    def complete(self) -> list[Prompt]:
+        """Prompts that are computed and whose lanes wait for their pages."""
+        return [p for p in self._active if not p.ready and p.sequence.length == len(p.ids)]
+
+    def start(self, prompt: Prompt) -> None:
+        """A complete prompt's lanes, which hold its pages now, run; without tails its own pages are given back."""
+        prompt.ready = True
+        for lane in prompt.lanes:
+            self._lanes.setdefault(lane.stage, []).append(lane)
+        prompt.lanes = []
+        if not prompt.tails:
+            self._retire(prompt)
+
+    def _pieces_of(self, prompt: Prompt, others: list[Piece]) -> list[Piece]:
+        return list(self._each_piece(prompt, self._room(others), self.logit_rows - sum(p.logits for p in others)))
+
+    def _each_piece(self, prompt: Prompt, room: int, rows: int) -> Iterator[Piece]:
+        done = prompt.sequence.length
+        if done < len(prompt.ids):
+            tokens = prompt.ids[done : done + room]
+            if tokens:
+                ends = done + len(tokens) == len(prompt.ids)
+                yield Piece(prompt, prompt, prompt.sequence, tokens, int(ends and prompt.logits))
+            return
+        for tail in prompt.tails if prompt.ready else []:
+            if min(room, rows) < 1 or not self._start_tail(prompt, tail):
+                return
+            assert tail.sequence is not None
+            tokens = tail.tokens[tail.computed : tail.computed + min(room, rows)]
+            room, rows = room - len(tokens), rows - len(tokens)
+            yield Piece(tail, prompt, tail.sequence, tokens, len(tokens))
+
+    def _start_tail(self, prompt: Prompt, tail: Tail) -> bool:
+        """The pages of one tail are kept for each prompt; more tails run where nothing is owed to others."""
+        if tail.sequence is None:
+            pool = prompt.stage.pool
+            needed = pages_for(len(prompt.ids) + len(tail.tokens)) - len(prompt.ids) // PAGE
+            kept = 0 if any(other.sequence is not None for other in prompt.tails) else prompt.tail_pages()
+            if pool.available < self._owed(pool) - kept + needed:
+                return False
+            tail.sequence = pool.fork(prompt.sequence)
+        return True
+
+    def _admitted(self, pieces: dict[Memory, list[Piece]]) -> Iterator[Prompt]:
+        if not self._worth_admitting():
+            return
+        for prompt in self._waiting[: 4 * self.max_batch]:
+            if len(self._active) >= self.max_batch or not self._room(pieces[prompt.stage]):
+                return
+            if self._is_being_computed(prompt):
+                continue
+            if not self._has_places(prompt) or not self._fits(prompt):
+                return
+            self._waiting.remove(prompt)
+            insort(self._active, prompt, key=lambda one: one.arrival)
+            prompt.sequence = prompt.stage.cache.take(prompt.ids, max(0, len(prompt.ids) - 1), partly=True)
+            for lane in prompt.lanes:  # what was handed over before stays where it is
+                lane.sequence = lane.stage.cache.take(prompt.ids, len(prompt.ids), prompt.stage.key)
+            yield prompt
+
+    def _worth_admitting(self) -> bool:
+        """Prompts come in when a quarter of the places is free: one short prompt alone costs as much as many."""
+        fullest = max((len(lanes) for lanes in self._lanes.values()), default=0)
+        return bool(self._active) or fullest == 0 or (self.max_batch - fullest) * 4 >= self.max_batch
+
+    def _has_places(self, prompt: Prompt) -> bool:
+        for lane in prompt.lanes:
+            coming = sum(l.stage is lane.stage for p in [prompt, *self._active] for l in p.lanes)
+            if len(self._lanes.get(lane.stage, ())) + coming > self.max_batch:
+                return False
+        return True
+
+    def _fits(self, prompt: Prompt) -> bool:
+        for pool, need in prompt.needs().items():
+            matched, idle = 0, 0
+            if pool is prompt.stage.pool:
+                matched, idle = prompt.stage.cache.peek(prompt.ids, max(0, len(prompt.ids) - 1))
+            for lane in prompt.lanes:
+                if lane.stage.pool is pool:
+                    matched, idle = lane.stage.cache.peek(prompt.ids, len(prompt.ids), prompt.stage.key)
+                    break
+            if pool.available - idle - self._owed(pool) < need - matched:
+                return False
+        return True
+
+    def _is_being_computed(self, prompt: Prompt) -> bool:
+        """Whether a prompt under way is about to leave full pages that this one shares."""
+        known = -1
+        for other in self._active:
+            if other.stage is not prompt.stage or other.sequence.length == len(other.ids):
+                continue
+            shared = _common_pages(prompt.ids, other.ids)
+            if shared * PAGE > other.sequence.length // PAGE * PAGE:
+                known = prompt.stage.cache.peek(prompt.ids, len(prompt.ids) - 1)[0] if known < 0 else known
+                if shared > known:
+                    return True
+        return False
+
+    def _room(self, pieces: list[Piece]) -> int:
+        return self.chunk - sum(len(piece.tokens) for piece in pieces)
+
+    def _owed(self, pool: Pages) -> int:
+        return sum(prompt.owes(pool) for prompt in self._active)
+
+    def _retire(self, prompt: Prompt) -> None:
+        self._active.remove(prompt)
+        self._let_go(prompt)
+
+    def _let_go(self, prompt: Prompt) -> None:
+        pool = prompt.stage.pool
+        pool.free(prompt.sequence)
+        for lane in prompt.lanes:
+            lane.stage.pool.free(lane.sequence)
+        for tail in prompt.tails:
+            if tail.sequence is not None:
+                pool.free(tail.sequence)
+            tail.sequence, tail.computed = None, 0
+
+
+def _common_pages(ours: Seq[int], theirs: Seq[int]) -> int:
+    """Full pages with which both begin, the last token of `ours` left out: it is always computed."""
+    most = min(len(ours) - 1, len(theirs)) // PAGE
+    for page in range(most):
+        span = slice(page * PAGE, (page + 1) * PAGE)
+        if ours[span] != theirs[span]:
+            return page
+    return max(0, most)
+
+
+def _too_large(tokens: int, pool: Pages) -> str:
+    return f"{tokens} tokens do not fit in the KV pool of {pool.n_pages * PAGE}; raise `kv_tokens`"

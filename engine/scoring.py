@@ -2,13 +2,15 @@
 
 For continuation tokens c_1..c_m after a context: sum_j log softmax(logits before c_j)[c_j].
 
-Through prefill the context is prefilled whole; continuations fork its pages and are prefilled. Through decode the
-context but its last token is prefilled and handed over; decode computes the last token and then the continuation token
-by token.
+Through prefill the context is computed whole and each continuation but its last token follows as a tail. Through decode
+the context but its last token is computed and handed over; decode takes that last token and then the continuation
+but its last, token by token. A continuation that begins another one needs no run of its own.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import fsum
 from time import perf_counter
 
 import torch
@@ -17,176 +19,306 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from .arm import Arm
-from .batch import Chunk
-from .kv.handoff import handoff
-from .kv.pool import PoolFull
-from .kv.pool import Sequence as KVSequence
-from .requests import RequestFailure, ScoreRequest, ScoreResult, Timings
-from .stage import Stage
+from .jobs import Job, Ticket, refuse
+from .requests import Divergence, RollingRequest, ScoreRequest, ScoreResult, Timings, TokenLogprobs
+from .sampling import top_logprobs
+from .scheduler import Lane, Prompt, Tail
 from .text import Text, foreign_id, hash_ids
 
+Place = tuple[int, int]  # continuation, token in it
 
-@dataclass
-class _Job:
-    request: ScoreRequest
+
+@dataclass(frozen=True)
+class Span:
+    """A context and the continuation that is scored after it, in token ids."""
+
     context: list[int]
-    continuations: list[list[int]]
-    shared: int
-    submitted: float
-    started: float = 0.0
-    logprobs: list[float] = field(default_factory=list)
-    greedy: list[bool] = field(default_factory=list)
-    finite: bool = True
+    tokens: list[int]
 
 
-def score(
-    arm: Arm, text: Text, requests: Sequence[ScoreRequest], max_batch: int, max_length: int
-) -> Iterator[ScoreResult | RequestFailure]:
-    """Scores requests in groups; arguments as in `generate`."""
-    jobs: dict[str, list[_Job]] = {"prefill": [], "decode": []}
-    for request in requests:
-        try:
-            pairs = [text.encode_pair(request.context, c) for c in request.continuations]
-            context = pairs[0][0] if pairs else text.encode(request.context)
-        except EngineError as error:
-            yield RequestFailure(id=request.id, error="bad_request", message=str(error))
-            continue
-        problem = _problem(request, context, [c for _, c in pairs], max_length, arm.vocabulary)
-        if problem is not None:
-            yield RequestFailure(id=request.id, error=problem[0], message=problem[1])
-            continue
-        shared = text.shared_tokens(context, request.shared_prefix)
-        job = _Job(request, context, [c for _, c in pairs], shared, perf_counter())
-        jobs[request.through].append(job)
-    for through, waiting in jobs.items():
-        for start in range(0, len(waiting), max_batch):
-            yield from _score_group(arm, waiting[start : start + max_batch], through)
+@dataclass(eq=False)
+class Rows:
+    """Which places each row of logits of a prompt, tail or lane scores, and for which jobs."""
+
+    jobs: "list[ScoreJob]"
+    places: list[list[Place]]
+
+
+class ScoreJob(Job):
+    """One arm's scores of one request.
+
+    Attributes:
+        request: What was asked.
+        spans: What is scored.
+        rows: Everything that works for it.
+    """
+
+    request: ScoreRequest | RollingRequest
+
+    def __init__(self, request: ScoreRequest | RollingRequest, arm: Arm, ticket: Ticket, spans: list[Span]):
+        super().__init__(request, arm, ticket)
+        self.spans, self.rows = spans, list[Rows]()
+        self._found: list[list[TokenLogprobs | None]] = [[None] * len(span.tokens) for span in spans]
+        self._greedy = [True] * len(spans)
+        self._divergences: dict[Place, Divergence] = {}
+        self._missing = sum(len(span.tokens) for span in spans)
+        self.comparison: Comparison | None = None
+
+    @property
+    def top(self) -> int:
+        """How many likeliest tokens are wanted."""
+        return self.request.top_logprobs if isinstance(self.request, ScoreRequest) else 0
+
+    def owners(self) -> Iterator[object]:
+        for rows in self.rows:
+            if self in rows.jobs:
+                rows.jobs.remove(self)
+            if not rows.jobs:
+                yield rows
+
+    def add(self, place: Place, logprob: float, likeliest: bool, logprobs: Tensor) -> None:
+        """Takes one scored token; a second time (after a preemption) changes nothing.
+
+        Args:
+            place: Which one.
+            logprob: Its own.
+            likeliest: Whether greedy decoding would have written it.
+            logprobs: Of all tokens there. Shape: (vocabulary,).
+        """
+        span, index = place
+        if self.done or self._found[span][index] is not None:
+            return
+        token = self.spans[span].tokens[index]
+        top = top_logprobs(logprobs, token, self.top).top if self.top else ()
+        self._found[span][index] = TokenLogprobs(token, logprob, top)
+        self._greedy[span] &= likeliest
+        self._missing -= 1
+        if self.comparison is not None:
+            self.comparison.add(self, place, logprobs)
+        self.finish_if_complete()
+
+    def diverged(self, place: Place, divergence: Divergence) -> None:
+        """Takes the comparison with the reference at one token."""
+        self._divergences[place] = divergence
+
+    def finish_if_complete(self) -> None:
+        """Gives the result once nothing is missing."""
+        comparing = self.comparison is not None and self.comparison.waits_for(self)
+        if not self.done and not self._missing and not comparing:
+            self.finish(self._result())
+
+    def _result(self) -> ScoreResult:
+        found = [[token for token in span if token is not None] for span in self._found]
+        sums = [fsum(token.logprob for token in span) for span in found]
+        scored = sum(len(span.tokens) for span in self.spans)
+        through = self.request.through
+        context, now = self.spans[0].context, perf_counter()
+        rolling = isinstance(self.request, RollingRequest)
+        compared = self.comparison is not None and self.comparison.reference is not self
+        return ScoreResult(
+            id=self.request.id,
+            arm=self.arm.name,
+            logprobs=(fsum(sums),) if rolling else tuple(sums),
+            greedy=(all(self._greedy),) if rolling else tuple(self._greedy),
+            continuation_tokens=(scored,) if rolling else tuple(len(span.tokens) for span in self.spans),
+            tokens=tuple(tuple(span) for span in found) if self.top else None,
+            divergences=tuple(
+                tuple(self._divergences[i, j] for j in range(len(span.tokens))) for i, span in enumerate(self.spans)
+            )
+            if compared
+            else None,
+            prompt_tokens=len(context),
+            prompt_sha256=hash_ids([*context, -1, *(i for span in self.spans for i in (*span.tokens, -1))]),
+            stage_tokens={"prefill": scored, "decode": 0} if through == "prefill" else {"prefill": 0, "decode": scored},
+            handed_over=through == "decode" and any(len(span.context) > 1 for span in self.spans),
+            timings=Timings(
+                queue_s=self.admitted - self.submitted,
+                prefill_s=(self.first_token or now) - self.admitted,
+                decode_s=now - (self.first_token or now),
+            ),
+        )
+
+
+class Comparison:
+    """Whole next-token distributions of several arms against one arm's, kept only until both are there."""
+
+    def __init__(self, reference: ScoreJob, others: list[ScoreJob]):
+        self.reference, self._others = reference, others
+        self._references: dict[Place, Tensor] = {}
+        self._waiting: dict[Place, list[tuple[ScoreJob, Tensor]]] = defaultdict(list)
+        self._left = {id(job): sum(len(span.tokens) for span in job.spans) for job in others}
+        for job in (reference, *others):
+            job.comparison = self
+
+    def waits_for(self, job: ScoreJob) -> bool:
+        """Whether a job still has tokens to be compared."""
+        return self._left.get(id(job), 0) > 0
+
+    def add(self, job: ScoreJob, place: Place, logprobs: Tensor) -> None:
+        """Takes one arm's distribution at one token. `logprobs` Shape: (vocabulary,)."""
+        if job is self.reference:
+            self._references[place] = logprobs.clone()  # not the whole forward's
+            for other, theirs in self._waiting.pop(place, []):
+                self._compare(other, place, theirs)
+                other.finish_if_complete()
+        elif place in self._references:
+            self._compare(job, place, logprobs)
+        else:
+            self._waiting[place].append((job, logprobs.clone()))
+
+    def _compare(self, job: ScoreJob, place: Place, logprobs: Tensor) -> None:
+        reference, theirs = self._references[place].double(), logprobs.double()
+        kl = float((reference.exp() * (reference - theirs)).sum().clamp_min(0))
+        job.diverged(place, Divergence(kl, int(reference.argmax()) == int(theirs.argmax())))
+        self._left[id(job)] -= 1
+        if not any(self._left.values()):
+            self._references.clear()
+
+    def failed(self, job: ScoreJob) -> list[ScoreJob]:
+        """Jobs that cannot be compared any more because this one has no answer."""
+        return [other for other in self._others if not other.done] if job is self.reference else []
+
+
+def score_jobs(
+    request: ScoreRequest | RollingRequest, arms: Sequence[Arm], text: Text, ticket: Ticket, max_length: int
+) -> tuple[list[ScoreJob], list[Prompt]]:
+    """Jobs and prompts of a request; none of either, and failures on the ticket, for one that cannot be served.
+
+    Arms that share a prefill stage share what it computes.
+    """
+    try:
+        spans = _spans(request, text, max_length)
+        error = _problem(request, spans, arms, max_length)
+    except EngineError as unreadable:
+        spans, error = [], ("bad_request", str(unreadable))
+    if error is not None:
+        refuse(ticket, request, list(arms), *error)
+        return [], []
+    jobs = [ScoreJob(request, arm, ticket, spans) for arm in arms]
+    reference = request.compare_with if isinstance(request, ScoreRequest) else None
+    if reference is not None:
+        chosen = next(job for job in jobs if job.arm.name == reference)
+        Comparison(chosen, [job for job in jobs if job is not chosen])
+    by_stage: dict[object, list[ScoreJob]] = defaultdict(list)
+    for job in jobs:
+        by_stage[job.arm.prefill].append(job)
+    by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, span in enumerate(spans):
+        by_context[tuple(span.context)].append(index)
+    make = _prefill_prompt if request.through == "prefill" else _decode_prompt
+    prompts = [make(group, list(c), which) for group in by_stage.values() for c, which in by_context.items()]
+    return jobs, prompts
+
+
+def _spans(request: ScoreRequest | RollingRequest, text: Text, max_length: int) -> list[Span]:
+    if isinstance(request, RollingRequest):
+        ids = text.encode_plain(request.text) if isinstance(request.text, str) else list(request.text)
+        return rolling_windows(ids, text.prefix_id, max_length)
+    pairs = [text.encode_pair(request.context, continuation) for continuation in request.continuations]
+    return [Span(context, tokens) for context, tokens in pairs]
+
+
+def rolling_windows(ids: Sequence[int], prefix_id: int, max_length: int) -> list[Span]:
+    """Every token of a text once, each window as long as the model can hold.
+
+    The first window begins after `prefix_id`; a later one scores as many tokens and sees at least one before them, the
+    last one more, as many as fit (lm-eval's `get_rolling_token_windows` with `context_len=1`, made disjoint).
+
+    Args:
+        ids: Tokens of the text.
+        prefix_id: What the first token follows.
+        max_length: Most tokens that go into the model: a context and what is scored after it but for its last token.
+    """
+    spans: list[Span] = []
+    for start in range(0, len(ids), max_length):
+        stop = min(len(ids), start + max_length)
+        before = list(ids[stop - max_length - 1 : start]) if start else [prefix_id]
+        spans.append(Span(before, list(ids[start:stop])))
+    return spans
 
 
 def _problem(
-    request: ScoreRequest, context: list[int], continuations: list[list[int]], max_length: int, vocabulary: int
+    request: ScoreRequest | RollingRequest, spans: list[Span], arms: Sequence[Arm], max_length: int
 ) -> tuple[str, str] | None:
     if request.through not in ("prefill", "decode"):
         return "bad_request", f"through must be prefill or decode, not {request.through!r}"
-    if not context:
-        return "bad_request", "the context is empty"
-    if not continuations or not all(continuations):
+    if isinstance(request, RollingRequest) and not spans:
+        return "bad_request", "the text is empty"
+    if not spans or not all(span.tokens for span in spans):
         return "bad_request", "a continuation has no token of its own"
-    foreign = foreign_id([*context, *(i for c in continuations for i in c)], vocabulary)
+    if not all(span.context for span in spans):
+        return "bad_request", "the context is empty"
+    foreign = foreign_id([i for span in spans for i in (*span.context, *span.tokens)], arms[0].vocabulary)
     if foreign is not None:
         return "bad_request", foreign
-    longest = len(context) + max(len(c) for c in continuations)
+    if isinstance(request, ScoreRequest):
+        names = [arm.name for arm in arms]
+        if request.compare_with is not None and request.compare_with not in names:
+            return "bad_request", f"compare_with {request.compare_with!r} is not one of the request's arms {names}"
+        if not 0 <= request.top_logprobs <= arms[0].vocabulary:
+            return "bad_request", f"top_logprobs must be 0 to {arms[0].vocabulary}"
+    longest = max(len(span.context) + len(span.tokens) - 1 for span in spans)  # the last one is scored, not read
     if longest > max_length:
-        return "too_long", f"{longest} tokens of context and continuation exceed the {max_length} served"
+        return "too_long", f"{longest + 1} tokens of context and continuation exceed the {max_length} + 1 served"
     return None
 
 
-def _score_group(arm: Arm, jobs: list[_Job], through: str) -> Iterator[ScoreResult | RequestFailure]:
-    started = perf_counter()
+def _prefill_prompt(jobs: list[ScoreJob], context: list[int], which: list[int]) -> Prompt:
+    spans = jobs[0].spans
+    prompt = Prompt(_rows(jobs, [[(i, 0) for i in which]]), jobs[0].arm.prefill, context, logits=True)
+    for tokens, members in _runs([(i, spans[i].tokens[:-1]) for i in which if len(spans[i].tokens) > 1]):
+        places = [[(i, j + 1) for i in members if j + 1 < len(spans[i].tokens)] for j in range(len(tokens))]
+        prompt.tails.append(Tail(_rows(jobs, places), tokens))
+    return prompt
+
+
+def _decode_prompt(jobs: list[ScoreJob], context: list[int], which: list[int]) -> Prompt:
+    spans = jobs[0].spans
+    prompt = Prompt(None, jobs[0].arm.prefill, context[:-1])
+    runs = _runs([(i, spans[i].tokens[:-1]) for i in which])
     for job in jobs:
-        job.started, job.logprobs, job.greedy, job.finite = started, [], [], True
-    try:
-        arm.note_batch(job.request.id for job in jobs)
-        _through_prefill(arm, jobs) if through == "prefill" else _through_decode(arm, jobs)
-    except PoolFull as error:
-        if len(jobs) == 1:
-            if arm.prefill.prefixes.drop_all():
-                yield from _score_group(arm, jobs, through)
-                return
-            yield RequestFailure(id=jobs[0].request.id, error="pool", message=str(error))
-            return
-        half = len(jobs) // 2
-        yield from _score_group(arm, jobs[:half], through)
-        yield from _score_group(arm, jobs[half:], through)
-        return
+        for tokens, members in runs:
+            places = [[(i, j) for i in members if j < len(spans[i].tokens)] for j in range(len(tokens) + 1)]
+            feed = [context[-1], *tokens]
+            most = len(context) - 1 + len(feed)
+            prompt.lanes.append(Lane(_rows([job], places), job.arm.decode, feed, most, scored=True))
+    return prompt
+
+
+def _rows(jobs: list[ScoreJob], places: list[list[Place]]) -> Rows:
+    rows = Rows(list(jobs), places)
     for job in jobs:
-        yield _result(job, through)
+        job.rows.append(rows)
+    return rows
 
 
-def _through_prefill(arm: Arm, jobs: list[_Job]) -> None:
-    stage = arm.prefill
-    contexts, logits = stage.prefill([(job.context, job.shared) for job in jobs])
-    forks: list[KVSequence] = []
-    try:
-        chunks, owners = [], []
-        for i, job in enumerate(jobs):
-            for continuation in job.continuations:
-                if len(continuation) > 1:
-                    forks.append(stage.pool.fork(contexts[i]))
-                    chunks.append(Chunk(forks[-1], continuation[:-1], len(continuation) - 1))
-                owners.append((i, continuation))
-        rest = stage.rows(chunks)
-        for i, continuation in owners:
-            rows = torch.stack([logits[i], *(next(rest) for _ in continuation[1:])])
-            _add(jobs[i], rows, continuation)
-    finally:
-        _free(stage, [*contexts, *forks])
+def _runs(feeds: list[tuple[int, list[int]]]) -> list[tuple[list[int], list[int]]]:
+    """Token runs that cover all feeds, and whose feeds each covers: a feed that begins another one shares its run."""
+    runs: list[tuple[list[int], list[int]]] = []
+    for index, tokens in sorted(feeds, key=lambda feed: -len(feed[1])):
+        covering = next((members for run, members in runs if run[: len(tokens)] == tokens), None)
+        if covering is None:
+            runs.append((tokens, [index]))
+        else:
+            covering.append(index)
+    return runs
 
 
-def _through_decode(arm: Arm, jobs: list[_Job]) -> None:
-    stage = arm.decode
-    prompts = [(job.context[:-1], min(job.shared, max(len(job.context) - 2, 0))) for job in jobs]
-    several = [i for i, (ids, _) in enumerate(prompts) if ids]
-    held = [KVSequence() for _ in jobs]
-    forks: list[KVSequence] = []
-    try:
-        if several:
-            sources, _ = arm.prefill.prefill([prompts[i] for i in several], logits=False)
-            try:
-                for i, source in zip(several, sources, strict=True):
-                    held[i] = handoff(arm.prefill.pool, source, stage.pool)
-            finally:
-                _free(arm.prefill, sources)
-        first = stage.step(held, [job.context[-1] for job in jobs])
-        owners = [(i, c) for i, job in enumerate(jobs) for c in job.continuations]
-        rows = [[first[i]] for i, _ in owners]
-        for i, continuation in owners:
-            forks.append(stage.pool.fork(held[i]) if len(continuation) > 1 else KVSequence())
-        for position in range(max(len(c) for _, c in owners) - 1):
-            live = [n for n, (_, c) in enumerate(owners) if position < len(c) - 1]
-            step = stage.step([forks[n] for n in live], [owners[n][1][position] for n in live])
-            for n, row in zip(live, step, strict=True):
-                rows[n].append(row)
-        for (i, continuation), found in zip(owners, rows, strict=True):
-            _add(jobs[i], torch.stack(found), continuation)
-    finally:
-        _free(stage, [*held, *forks])
+def take_logprobs(rows: Tensor, takers: Sequence[tuple[int, Rows, int]]) -> None:
+    """Gives jobs the log-probabilities of the tokens that their rows score.
 
-
-def _add(job: _Job, logits: Tensor, continuation: list[int]) -> None:
-    """Adds one continuation's sum. `logits` Shape: (tokens of the continuation, vocabulary)."""
-    if not bool(logits.isfinite().all()):
-        job.finite = False
+    Args:
+        rows: Logits. Shape: (rows, vocabulary), fp32.
+        takers: (row, for whom, index of the row among theirs).
+    """
+    wanted = [
+        (k, job, place) for k, (_, of, index) in enumerate(takers) for job in of.jobs for place in of.places[index]
+    ]
+    if not wanted:
         return
-    targets = torch.tensor(continuation)
-    chosen = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None]).squeeze(1)
-    job.logprobs.append(float(chosen.double().sum()))
-    job.greedy.append(bool((logits.argmax(dim=-1) == targets).all()))
-
-
-def _result(job: _Job, through: str) -> ScoreResult | RequestFailure:
-    if not job.finite:
-        message = "the model gave NaN or infinite logits"
-        return RequestFailure(id=job.request.id, error="non_finite_logits", message=message)
-    scored = sum(len(c) for c in job.continuations)
-    now = perf_counter()
-    return ScoreResult(
-        id=job.request.id,
-        logprobs=tuple(job.logprobs),
-        greedy=tuple(job.greedy),
-        continuation_tokens=tuple(len(c) for c in job.continuations),
-        prompt_tokens=len(job.context),
-        prompt_sha256=hash_ids([*job.context, -1, *(i for c in job.continuations for i in (*c, -1))]),
-        stage_tokens={"prefill": scored, "decode": 0} if through == "prefill" else {"prefill": 0, "decode": scored},
-        handed_over=through == "decode" and len(job.context) > 1,
-        timings=Timings(
-            queue_s=job.started - job.submitted,
-            prefill_s=now - job.started if through == "prefill" else 0.0,
-            decode_s=now - job.started if through == "decode" else 0.0,
-        ),
-    )
-
-
-def _free(stage: Stage, sequences: list[KVSequence]) -> None:
-    for sequence in sequences:
-        stage.pool.free(sequence)
+    logprobs = torch.log_softmax(rows[[row for row, _, _ in takers]], dim=-1)
+    likeliest = logprobs.argmax(dim=-1).tolist()
+    targets = [job.spans[place[0]].tokens[place[1]] for _, job, place in wanted]
+    own = logprobs[[k for k, _, _ in wanted], targets].tolist()
+    for (k, job, place), target, logprob in zip(wanted, targets, own, strict=True):
+        job.add(place, logprob, likeliest[k] == target, logprobs[k])

@@ -1,11 +1,10 @@
 """A stage: weights in a format, a KV pool in a format, and the forward that joins them.
 
-`PrefillStage` computes prompts in tiles of 16 queries and keeps the pages of shared prefixes; `DecodeStage` computes
-one token a sequence a step and reads only its own pool.
+`PrefillStage` computes prompts in tiles of 16 queries; `DecodeStage` computes one token a sequence a step and reads only
+its own pool.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -17,8 +16,8 @@ from evalsvc.kernels.dispatch import counting
 
 from .attention import Step, stepping
 from .batch import Chunk, never_one_row, pack
-from .kv.pool import KVPool, PoolFull, Scales, Sequence
-from .kv.prefix import PrefixStore
+from .kv.pool import KVPool, Scales, Sequence
+from .kv.prefix import PrefixCache
 from .precision import StagePlan
 from .weights import WeightSet
 
@@ -58,6 +57,8 @@ class Stage:
 
     Attributes:
         plan: Formats of this stage.
+        key: What makes two stages the same.
+        cache: Full pages that can be used again.
         work: What it computed, for all arms that share it.
     """
 
@@ -72,11 +73,12 @@ class Stage:
         scales: Scales | None = None,
         k_read_factor: float = 1.0,
         poison: bool = False,
+        key: str = "",
     ):
         """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
         config = weights.model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.weights, self.plan = weights, plan
+        self.weights, self.plan, self.key = weights, plan, key
         self.pool = KVPool(
             plan.kv,
             config.num_hidden_layers,
@@ -87,6 +89,7 @@ class Stage:
             k_read_factor,
             poison,
         )
+        self.cache = PrefixCache(self.pool)
         self.work = Work()
 
     @torch.inference_mode()
@@ -124,22 +127,16 @@ class Stage:
 
 
 class PrefillStage(Stage):
-    """Computes prompts, in chunks, each shared prefix once."""
+    """Computes prompts, in chunks. Its cache holds the pages of earlier prompts."""
 
     name = "prefill"
     tile_rows = 16
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.prefixes = PrefixStore(self.pool)
-
-    def prefill(
-        self, prompts: Seq[tuple[Seq[int], int]], logits: bool = True, chunk: int = 512
-    ) -> tuple[list[Sequence], Tensor]:
-        """Computes prompts side by side.
+    def prefill(self, prompts: Seq[Seq[int]], logits: bool = True, chunk: int = 512) -> tuple[list[Sequence], Tensor]:
+        """Computes prompts one after the other, outside of the engine's loop and without the cache.
 
         Args:
-            prompts: Token ids, and how many leading ids are a shared prefix (less than all of them).
+            prompts: Token ids.
             logits: Whether the logits of each prompt's last token are wanted.
             chunk: Most tokens in one forward. It changes no bit of the result.
 
@@ -147,79 +144,25 @@ class PrefillStage(Stage):
             A sequence for each prompt, and logits of shape (prompts, vocabulary) (empty without `logits`).
 
         Raises:
-            PoolFull: No room, even after the prefixes that nobody uses were dropped; nothing is held.
+            PoolFull: No room; nothing is held.
         """
-        for last_try in (False, True):
-            sequences: list[Sequence] = []
-            try:
-                for ids, shared in prompts:
-                    sequences.append(self._prefix(tuple(ids[:shared]), chunk) if shared else Sequence())
-                return sequences, self._compute(sequences, [ids for ids, _ in prompts], logits, chunk)
-            except BaseException as error:
-                for sequence in sequences:
-                    self.pool.free(sequence)
-                if not isinstance(error, PoolFull) or last_try or not self.prefixes.drop_all():
-                    raise
-        raise AssertionError("unreachable")
-
-    def _prefix(self, ids: tuple[int, ...], chunk: int) -> Sequence:
-        held = self.prefixes.get(ids)
-        if held is None:
-            held = Sequence()
-            try:
-                self._compute([held], [ids], False, chunk)
-            except BaseException:
-                self.pool.free(held)
-                raise
-            self.prefixes.put(ids, held)
-        return self.pool.fork(held)
-
-    def _compute(self, sequences: list[Sequence], prompts: list[Seq[int]], logits: bool, chunk: int) -> Tensor:
-        last: dict[int, Tensor] = {}
-        pending: list[tuple[int, Chunk]] = []
-        room = chunk
-        for i, (sequence, ids) in enumerate(zip(sequences, prompts, strict=True)):
-            start = sequence.length
-            while start < len(ids):
-                if room == 0 or (pending and pending[-1][0] == i):
-                    self._flush(pending, last)
-                    room = chunk
-                stop = min(start + room, len(ids))
-                wanted = int(logits and stop == len(ids))
-                pending.append((i, Chunk(sequence, ids[start:stop], wanted)))
-                room -= stop - start
-                start = stop
-        self._flush(pending, last)
-        return torch.stack([last[i] for i in range(len(sequences))]) if logits else torch.empty(0)
-
-    def _flush(self, pending: list[tuple[int, Chunk]], last: dict[int, Tensor]) -> None:
-        if not pending:
-            return
-        rows = iter(self.forward([chunk for _, chunk in pending]))
-        for i, chunk in pending:
-            if chunk.logits:
-                last[i] = next(rows)
-        pending.clear()
-
-    def rows(self, chunks: Seq[Chunk], limit: int = 512) -> Iterator[Tensor]:
-        """Logits that the chunks ask for, row after row, at most `limit` tokens in one forward.
-
-        A caller that reduces rows as they come never holds the logits of everything.
-        """
-        group: list[Chunk] = []
-        room = limit
-        for chunk in chunks:
-            if group and room < len(chunk.tokens):
-                yield from self.forward(group)
-                group, room = [], limit
-            group.append(chunk)
-            room -= len(chunk.tokens)
-        if group:
-            yield from self.forward(group)
+        sequences: list[Sequence] = []
+        rows = [torch.empty(0, self.weights.model.config.vocab_size)]
+        try:
+            for ids in prompts:
+                sequences.append(Sequence())
+                for start in range(0, len(ids), chunk):
+                    last = logits and start + chunk >= len(ids)
+                    rows.append(self.forward([Chunk(sequences[-1], ids[start : start + chunk], int(last))]))
+        except BaseException:
+            for sequence in sequences:
+                self.pool.free(sequence)
+            raise
+        return sequences, torch.cat(rows)
 
 
 class DecodeStage(Stage):
-    """Computes one token a sequence a step."""
+    """Computes one token a sequence a step. Its cache holds pages that were handed over, and no others."""
 
     name = "decode"
     tile_rows = 1

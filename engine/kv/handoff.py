@@ -36,21 +36,23 @@ def convert(source: KVPool, source_slots: Seq[int], target: KVPool, target_slots
         target.write(layer, slots, key, value)
 
 
-def handoff(source: KVPool, sequence: Sequence, target: KVPool) -> Sequence:
-    """Copies a whole sequence into another pool.
+def handoff(source: KVPool, sequence: Sequence, target: KVPool, held: Sequence | None = None) -> Sequence:
+    """Copies a sequence into another pool.
 
     Args:
         source: The prefill stage's pool; left as it is.
         sequence: Tokens in `source`.
         target: The decode stage's pool.
+        held: What `target` holds of it already: leading full pages of an earlier handoff. It becomes the result.
 
     Returns:
         The sequence in `target`, of the same length.
 
     Raises:
-        PoolFull: `target` has no room; nothing is held there.
+        PoolFull: `target` has no room; nothing more is held there.
     """
-    copy = Sequence()
-    slots = target.extend(copy, sequence.length)
-    convert(source, sequence.slots(0, sequence.length), target, slots)
+    copy = held or Sequence()
+    start = copy.length
+    slots = target.extend(copy, sequence.length - start)
+    convert(source, sequence.slots(start, sequence.length), target, slots)
     return copy

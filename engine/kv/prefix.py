@@ -1,38 +1,168 @@
-"""Pages of shared prefixes, kept by one prefill stage under the exact token ids."""
+"""Full pages of earlier prompts, found again by a chained hash and by their tokens. Pure Python.
 
-from .pool import KVPool, Sequence
+    key of a block = hash(key of the block before it, its PAGE token ids)
+
+A block is served only when its own tokens and the block before it are equal too, so that a collision is a miss, never
+another prompt's page. Pages that only the cache holds are idle; the least recently used is given back first. A block
+is always used together with all blocks before it, so the oldest idle one has no block after it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from .pages import PAGE, Pages, Sequence
+
+Tokens = tuple[int, ...]
 
 
-class PrefixStore:
-    """Held prefixes. Lookups compare tokens, never hashes alone.
+@dataclass(eq=False)
+class Block:
+    """One cached page and the tokens whose keys and values it holds; a root has neither."""
+
+    key: int
+    tokens: Tokens = ()
+    page: int = -1
+    before: "Block | None" = None
+    after: "set[Block]" = field(default_factory=set)
+
+
+class PrefixCache:
+    """The cached pages of one pool.
 
     Attributes:
-        hits: Lookups that found a prefix.
-        misses: Lookups that did not.
+        hit_tokens: Tokens that were served instead of computed.
+        missed_tokens: Tokens that were asked for and had to be computed.
     """
 
-    def __init__(self, pool: KVPool):
-        self._pool = pool
-        self._held: dict[tuple[int, ...], Sequence] = {}
-        self.hits = 0
-        self.misses = 0
+    def __init__(self, pages: Pages, chain: Callable[[tuple[int, Tokens]], int] = hash):
+        """Args: `chain` makes a block's key from the key before it and its tokens."""
+        self._pages, self._chain = pages, chain
+        self._blocks: OrderedDict[int, Block] = OrderedDict()  # least recently used first
+        self._roots: dict[str, Block] = {}
+        self.hit_tokens = 0
+        self.missed_tokens = 0
+        pages.reclaim = self._reclaim
 
-    def get(self, ids: tuple[int, ...]) -> Sequence | None:
-        """The sequence that holds exactly these tokens; the caller forks it and leaves it as it is."""
-        held = self._held.get(ids)
-        if held is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        return held
+    def __len__(self) -> int:
+        return len(self._blocks)
 
-    def put(self, ids: tuple[int, ...], sequence: Sequence) -> None:
-        """Keeps a computed prefix; the store owns its pages from now on."""
-        self._held[ids] = sequence
+    def peek(self, ids: Seq[int], limit: int, source: str = "") -> tuple[int, int]:
+        """How many full pages of the first `limit` ids are here, and how many of these are idle."""
+        blocks = self._find(ids, limit, source)
+        return len(blocks), sum(self._pages.references(block.page) == 1 for block in blocks)
+
+    def take(self, ids: Seq[int], limit: int, source: str = "", partly: bool = False) -> Sequence:
+        """A sequence that holds what is here of the first `limit` ids.
+
+        Args:
+            ids: A prompt.
+            limit: Most tokens wanted. A prompt is never served whole: who wants its logits asks one less.
+            source: Which prefill stage computed the pages.
+            partly: Also copy the leading tokens of a page that differs further on.
+        """
+        blocks = self._find(ids, limit, source)
+        sequence = Sequence([block.page for block in blocks], len(blocks) * PAGE)
+        self._pages.retain(sequence.pages)
+        last = blocks[-1] if blocks else self._root(source)
+        if partly:
+            self._copy_part(last, tuple(ids[sequence.length : limit]), sequence)
+        self._touch(last)
+        self.hit_tokens += sequence.length
+        self.missed_tokens += limit - sequence.length
+        return sequence
+
+    def put(self, ids: Seq[int], sequence: Sequence, source: str = "") -> None:
+        """Keeps the full pages of a sequence that holds the first `sequence.length` of `ids`."""
+        last = self._root(source)
+        for index in range(sequence.length // PAGE):
+            tokens = tuple(ids[index * PAGE : (index + 1) * PAGE])
+            key = self._chain((last.key, tokens))
+            held = self._blocks.get(key)
+            if held is None:
+                held = Block(key, tokens, sequence.pages[index], last)
+                last.after.add(held)
+                self._blocks[key] = held
+                self._pages.cache(held.page)
+            elif held.before is not last or held.tokens != tokens:
+                break  # another block has this key; nothing after it can be found either
+            last = held
+        self._touch(last)
+
+    def forget(self, ids: Seq[int], source: str = "") -> None:
+        """Lets go of all pages that `ids` would be served, and of all that follow them."""
+        blocks = self._find(ids, len(ids), source)[:1]
+        while blocks:
+            block = blocks.pop()
+            blocks += block.after
+            self._drop(block)
 
     def drop_all(self) -> int:
-        """Gives all prefixes back and returns how many there were."""
-        dropped = len(self._held)
-        while self._held:
-            self._pool.free(self._held.popitem()[1])
+        """Lets go of every page and returns how many there were."""
+        dropped = len(self._blocks)
+        for block in self._blocks.values():
+            self._pages.uncache(block.page)
+        self._blocks.clear()
+        self._roots.clear()
         return dropped
+
+    def _root(self, source: str) -> Block:
+        return self._roots.setdefault(source, Block(hash(source)))
+
+    def _find(self, ids: Seq[int], limit: int, source: str) -> list[Block]:
+        found: list[Block] = []
+        last = self._root(source)
+        for start in range(0, limit - PAGE + 1, PAGE):
+            tokens = tuple(ids[start : start + PAGE])
+            block = self._blocks.get(self._chain((last.key, tokens)))
+            if block is None or block.before is not last or block.tokens != tokens:
+                break
+            found.append(block)
+            last = block
+        return found
+
+    def _copy_part(self, last: Block, rest: Tokens, sequence: Sequence) -> None:
+        best, count = None, 0
+        for block in last.after:
+            shared = _common(block.tokens, rest)
+            if shared > count:
+                best, count = block, shared
+        if best is None or not self._pages.available:
+            return
+        self._pages.retain([best.page])  # or making room could take it
+        try:
+            if self._pages.available:
+                target = self._pages.extend(sequence, count)
+                self._pages.copy_slots(list(range(best.page * PAGE, best.page * PAGE + count)), target)
+        finally:
+            self._pages.release([best.page])
+
+    def _drop(self, block: Block) -> None:
+        del self._blocks[block.key]
+        if block.before is not None:
+            block.before.after.discard(block)
+        self._pages.uncache(block.page)
+
+    def _touch(self, block: Block | None) -> None:
+        while block is not None and block.before is not None:
+            self._blocks.move_to_end(block.key)
+            block = block.before
+
+    def _reclaim(self) -> None:
+        for block in self._blocks.values():
+            if self._pages.references(block.page) == 1:
+                assert not block.after
+                self._drop(block)
+                return
+        raise AssertionError("pages are counted as idle, and the cache knows none")
+
+
+def _common(ours: Tokens, theirs: Tokens) -> int:
+    """How many leading tokens are equal."""
+    count = 0
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,195 @@
+"""The engine's loop: schedule, run, hand over, take what the logits say.
+
+One loop serves all arms of an engine. A step runs every decode stage that has lanes, then every prefill stage that has
+pieces. It is driven by whoever waits for an answer.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from evalsvc.errors import EngineError
+
+from .batch import Chunk
+from .generation import GenerateJob, take_tokens
+from .jobs import Job
+from .kv.handoff import handoff
+from .scheduler import Lane, Piece, Prompt, Scheduler, Tail
+from .scoring import Rows, ScoreJob, take_logprobs
+
+NON_FINITE = "the model gave NaN or infinite logits"
+
+
+class Loop:
+    """Runs jobs until they are done.
+
+    Attributes:
+        scheduler: What waits and runs.
+    """
+
+    def __init__(self, max_batch: int, chunk: int, logit_rows: int):
+        """Args as in `Scheduler`."""
+        self.scheduler = Scheduler(max_batch, chunk, logit_rows)
+        self._jobs: dict[Job, None] = {}
+
+    def submit(self, jobs: Iterable[Job], prompts: Iterable[Prompt]) -> None:
+        """Queues jobs and their prompts.
+
+        Raises:
+            PoolFull: A prompt that could not even run alone; none of them is queued.
+        """
+        jobs = list(jobs)
+        try:
+            for prompt in prompts:
+                self.scheduler.submit(prompt)
+        except EngineError:
+            self._forget(jobs)
+            raise
+        self._jobs |= dict.fromkeys(jobs)
+
+    def jobs_of(self, request_id: str) -> list[Job]:
+        """Jobs under way of requests with this id."""
+        return [job for job in self._jobs if job.request.id == request_id]
+
+    def drop(self, jobs: Iterable[Job], error: str, message: str) -> None:
+        """Gives jobs up and their pages back."""
+        for job in jobs:
+            self._fail(job, error, message, abort=True)
+
+    def step(self) -> None:
+        """One round. What goes wrong inside gives every page back and leaves nothing under way.
+
+        Raises:
+            EngineError: The stages cannot serve what was asked.
+        """
+        try:
+            now = perf_counter()
+            self.drop([job for job in self._jobs if job.overdue(now)], "deadline", "the request's deadline has passed")
+            worked = self._decode() + self._prefill()
+            stuck = self.scheduler.first_waiting()
+            if not worked and stuck is not None:  # pages are held by someone outside of this loop
+                for job in {id(job): job for job in _jobs_of(stuck)}.values():
+                    self._fail(job, "pool", "the KV pool is held by others; raise `kv_tokens`")
+        except BaseException:
+            self._forget(list(self._jobs))
+            raise
+
+    # -- one forward of a stage ----------------------------------------------------------------------------------------
+
+    def _decode(self) -> int:
+        forwards = 0
+        for stage, lanes in self.scheduler.next_lanes().items():
+            _note(job for lane in lanes for job in _jobs_of(lane))
+            wanted = [lane for lane in lanes if lane.wants_logits]
+            chunks = [Chunk(lane.sequence, [lane.feed[lane.fed]], int(lane.wants_logits)) for lane in lanes]
+            rows = stage.forward(chunks)  # pyright: ignore[reportAttributeAccessIssue]
+            for lane in lanes:
+                lane.fed += 1
+            self._take(rows, [(row, lane, lane.fed - 1) for row, lane in enumerate(wanted)])
+            for lane in lanes:
+                if lane.fed == len(lane.feed):
+                    self.scheduler.end(lane)
+            forwards += 1
+        return forwards
+
+    def _prefill(self) -> int:
+        forwards = 0
+        for stage, pieces in self.scheduler.next_pieces().items():
+            members = [job for piece in pieces for job in _jobs_of(piece.of)]
+            _note(members)
+            for job in members:
+                job.admitted = job.admitted or perf_counter()
+            chunks = [Chunk(piece.sequence, piece.tokens, piece.logits) for piece in pieces]
+            rows = stage.forward(chunks)  # pyright: ignore[reportAttributeAccessIssue]
+            takers: list[tuple[int, Lane | Tail | Prompt, int]] = []
+            row = 0
+            for piece in pieces:
+                takers += [(row + i, piece.of, _first(piece) + i) for i in range(piece.logits)]
+                row += piece.logits
+            for piece in pieces:
+                self.scheduler.computed(piece)
+            self._take(rows, takers)
+            forwards += 1
+        complete = self.scheduler.complete()
+        for prompt in complete:
+            self._hand_over(prompt)
+        return forwards + len(complete)
+
+    def _hand_over(self, prompt: Prompt) -> None:
+        source, ids = prompt.stage, prompt.ids
+        for lane in prompt.lanes:
+            pool, cache = lane.stage.pool, lane.stage.cache
+            pool.free(lane.sequence)
+            held = cache.take(ids, len(ids), source.key)
+            lane.sequence = handoff(source.pool, prompt.sequence, pool, held)
+            cache.put(ids, lane.sequence, source.key)
+            for job in _jobs_of(lane):
+                job.first_token = job.first_token or perf_counter()
+        self.scheduler.start(prompt)
+
+    def _take(self, rows: Tensor, takers: Seq[tuple[int, Any, int]]) -> None:
+        """Gives each row of logits to whom it belongs: (row, prompt or tail or lane, index in it)."""
+        finite = rows.isfinite().all(dim=-1).tolist()
+        tokens: list[tuple[int, GenerateJob, Lane]] = []
+        scores: list[tuple[int, Rows, int]] = []
+        for row, of, index in takers:
+            if not finite[row]:
+                self._forget_pages(of)
+                for job in list(_jobs_of(of)):
+                    self._fail(job, "non_finite_logits", NON_FINITE)
+            elif isinstance(of.owner, Rows):
+                scores.append((row, of.owner, index))
+            else:
+                lanes = [of] if isinstance(of, Lane) else of.lanes
+                tokens += [(row, lane.owner, lane) for lane in lanes]
+        take_tokens(rows, tokens)
+        take_logprobs(rows, scores)
+        for job in {id(job): job for _, of, _ in takers for job in _jobs_of(of)}.values():
+            if job.done:
+                self._forget([job])
+
+    def _forget_pages(self, of: Lane | Tail | Prompt) -> None:
+        """What led to a bad row leaves the caches, or who asks again would meet it again."""
+        prompt = of if isinstance(of, Prompt) else of.prompt
+        if prompt is not None:
+            prompt.stage.cache.forget(prompt.ids)
+            if isinstance(of, Lane):
+                of.stage.cache.forget(prompt.ids, prompt.stage.key)
+
+    def _fail(self, job: Job, error: str, message: str, abort: bool = False) -> None:
+        written = tuple(job.generated) if isinstance(job, GenerateJob) else ()
+        job.fail(error, message, "abort" if abort else "error", written)
+        self._forget([job])
+        if isinstance(job, ScoreJob) and job.comparison is not None:
+            for other in job.comparison.failed(job):
+                self._fail(other, "reference", f"the reference arm has no answer: {message}")
+
+    def _forget(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self._jobs.pop(job, None)
+            for owner in job.owners():
+                self.scheduler.remove(owner)
+
+
+def _jobs_of(of: Lane | Tail | Prompt) -> list[Job]:
+    """Jobs that a lane, a tail or a prompt works for."""
+    if isinstance(of, Prompt) and of.owner is None:
+        return [job for lane in of.lanes for job in _jobs_of(lane)]
+    return list(of.owner.jobs) if isinstance(of.owner, Rows) else [of.owner]
+
+
+def _first(piece: Piece) -> int:
+    """Index of a piece's first row of logits among those of its prompt or tail."""
+    return piece.of.computed if isinstance(piece.of, Tail) else 0
+
+
+def _note(jobs: Iterable[Job]) -> None:
+    """Notes for each arm which of its requests one forward served."""
+    by_arm: dict[Any, list[str]] = {}
+    for job in jobs:
+        by_arm.setdefault(job.arm, []).append(job.request.id)
+    for arm, ids in by_arm.items():
+        arm.note_batch(ids)
