@@ -1,51 +1,36 @@
-"""transformers' own model class as the definition, built without memory, its attention paged; and what is refused."""
+"""transformers' own model class as the definition, built without memory, its attention paged; and what is refused.
+
+transformers takes a custom attention function for every model class and says nothing where that is wrong: recurrent
+layers, windows that live in the mask alone, attention called twice. So a model type is served once it has passed the
+parity tests, and whatever its configuration, its structure is checked again at each load.
+"""
 
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from evalsvc.errors import CapabilityError, EngineError
 
 from .attention import ATTENTION_NAME
 from .checkpoint.directory import Checkpoint
+from .layout import layout_of
+from .rope import check_rope, hold_still
 
-SERVED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
-SERVED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-
-
-def check_served(config: Any) -> None:
-    """Refuses by name what the engine would answer wrongly.
-
-    Raises:
-        CapabilityError: A rope type, attention window or stored quantization that is not served.
-    """
-    model_type = config.model_type
-    if getattr(config, "quantization_config", None) is not None:
-        raise CapabilityError(
-            "the checkpoint is already quantized (quantization_config); give the bf16 or fp32 original"
-        )
-    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise CapabilityError(f"{model_type} with layers {', '.join(sorted(layer_types))} is not served yet")
-    rope = getattr(config, "rope_parameters", None) or {}
-    rope_type = rope.get("rope_type", "default")
-    if rope_type not in SERVED_ROPE_TYPES:
-        raise CapabilityError(f"rope type {rope_type!r} is not served yet; served: {', '.join(SERVED_ROPE_TYPES)}")
-
-
-def _read_config(checkpoint: Checkpoint) -> Any:
-    model_type = checkpoint.config.get("model_type")
-    if model_type not in SERVED_MODEL_TYPES:
-        served = ", ".join(SERVED_MODEL_TYPES)
-        raise CapabilityError(f"model {checkpoint.path}: architecture {model_type!r} is not served; served: {served}")
-    try:
-        config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
-    except Exception as error:  # transformers validates fields with errors of several kinds
-        reason = " ".join(str(error).split())
-        raise EngineError(f"model {checkpoint.path}: config.json cannot be used ({reason})") from None
-    check_served(config)
-    return config
+SERVED_MODEL_TYPES = (
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+)
+SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -59,14 +44,69 @@ def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
         CapabilityError: The engine would answer wrongly for this model.
         EngineError: config.json cannot be used.
     """
-    config = _read_config(checkpoint)
+    model_type = checkpoint.config.get("model_type")
+    served = model_type in SERVED_MODEL_TYPES
+    try:
+        model = _build(checkpoint, dtype)
+    except CapabilityError as error:
+        raise CapabilityError(f"model {checkpoint.path}: {model_type} is not served like this: {error}") from None
+    except Exception as error:  # transformers validates fields with errors of several kinds
+        if served:
+            reason = " ".join(str(error).split())
+            raise EngineError(f"model {checkpoint.path}: config.json cannot be used ({reason})") from None
+        model = None
+    if model is None or not served:
+        names = ", ".join(SERVED_MODEL_TYPES)
+        raise CapabilityError(f"model {checkpoint.path}: architecture {model_type!r} is not served; served: {names}")
+    return model
+
+
+def _build(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+    check_config(config)
     config._attn_implementation = ATTENTION_NAME
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    check_structure(model)
+    hold_still(model)
+    layout_of(model)
+    return model
 
 
-def fill_buffers(model: PreTrainedModel) -> None:
-    """Makes again what no checkpoint holds: rope's frequencies."""
-    for name, module in list(model.named_modules()):
-        if "rotary_emb" in name.rpartition(".")[2]:
-            model.set_submodule(name, type(module)(config=model.config))  # pyright: ignore[reportCallIssue]
+def check_config(config: Any) -> None:
+    """Refuses by name what a configuration asks and pages cannot serve.
+
+    Raises:
+        CapabilityError: Stored quantization, an encoder, recurrent state, or a kind of attention or rope.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        raise CapabilityError(
+            "the checkpoint is already quantized (quantization_config); give the bf16 or fp32 original"
+        )
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise CapabilityError("it is no decoder-only language model")
+    text = config.get_text_config()
+    if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._is_stateful:
+        raise CapabilityError("it keeps a recurrent state, which pages of keys and values do not hold")
+    unknown = sorted(set(getattr(text, "layer_types", None) or ()) - SERVED_LAYER_TYPES)
+    if unknown:
+        raise CapabilityError(f"layers of type {', '.join(unknown)}")
+    if getattr(text, "attention_chunk_size", None) is not None:
+        raise CapabilityError("attention in chunks (attention_chunk_size)")
+    if not getattr(text, "is_causal", True):
+        raise CapabilityError("attention that is not causal (is_causal: false)")
+    check_rope(text)
+
+
+def check_structure(model: PreTrainedModel) -> None:
+    """Refuses weights that no format of a plan would reach.
+
+    Raises:
+        CapabilityError: A matrix outside nn.Linear and nn.Embedding (Conv1D, experts), or a head by another name.
+    """
+    for name, parameter in model.named_parameters():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if parameter.ndim > 1 and not isinstance(owner, nn.Linear | nn.Embedding):
+            raise CapabilityError(f"{name} is a matrix of {type(owner).__name__}, not of a linear layer")
+    if model.get_output_embeddings() is not getattr(model, "lm_head", None):
+        raise CapabilityError("its output layer is not called lm_head")

@@ -12,9 +12,11 @@ from transformers import PreTrainedModel
 from evalsvc.errors import EngineError
 
 from .checkpoint.directory import Checkpoint
+from .layout import layout_of
 from .linear import PlanLinear
-from .model import empty_model, fill_buffers
+from .model import empty_model
 from .precision import WeightFormat
+from .rope import fill_buffers
 
 
 class WeightSet:
@@ -24,20 +26,30 @@ class WeightSet:
         fmt: The format of its linears.
         dtype: Compute type: fp32 for fp32 weights, bf16 otherwise.
         model: The transformers model.
+        layout: What its attention asks of the pages.
         linears: Name to layer, lm_head excluded.
     """
 
-    def __init__(self, checkpoint: Checkpoint, fmt: WeightFormat, shared: dict[torch.dtype, dict[str, Tensor]]):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        fmt: WeightFormat,
+        shared: dict[torch.dtype, dict[str, Tensor]],
+        max_length: int | None = None,
+    ):
         """Reads the checkpoint into the format.
 
         Args:
             checkpoint: Where the tensors are.
             fmt: Format of the linears.
             shared: Per compute type the tensors that every format holds alike; filled here, reused by later sets.
+            max_length: Tokens of the longest sequence that will be served, as in `fill_buffers`.
         """
         self.fmt = fmt
         self.dtype = torch.float32 if fmt.kind == "fp32" else torch.bfloat16
         self.model: PreTrainedModel = empty_model(checkpoint, self.dtype)
+        self.layout = layout_of(self.model)
+        self.max_length = max_length
         self.linears: dict[str, PlanLinear] = {}
         self._fill(checkpoint, shared.setdefault(self.dtype, {}))
         self.model.eval().requires_grad_(False)
@@ -73,7 +85,7 @@ class WeightSet:
             fmt_layer = PlanLinear(weights.pop(layer), biases.get(layer), self.fmt, layer)
             self.model.set_submodule(layer, fmt_layer)
             self.linears[layer] = fmt_layer
-        fill_buffers(self.model)
+        fill_buffers(self.model, self.max_length)
         left = [n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.is_meta]
         if left:
             raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")

@@ -48,8 +48,15 @@ def dequantize_e4m3(codes: Tensor) -> Tensor:
     return e4m3_as_bf16(codes).float()
 
 
-def absmax_scale(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Scale that maps the largest magnitude along `dim` to 448, fp32, `dim` kept; 1.0 where all values are zero."""
-    amax = x.float().abs().amax(dim=dim, keepdim=True)
+def absmax_scale(x: Tensor, dim: int | tuple[int, ...], largest: float = E4M3_MAX) -> Tensor:
+    """Scale that maps the largest magnitude along `dim` to the `largest` code, fp32, `dim` kept.
+
+    1.0 where all values are zero; NaN or infinity where one of them is.
+    """
+    return amax_scale(x.float().abs().amax(dim=dim, keepdim=True), largest)
+
+
+def amax_scale(amax: Tensor, largest: float) -> Tensor:
+    """Scale that maps a magnitude to the largest code, fp32; 1.0 for 0."""
     smallest = torch.finfo(torch.float32).tiny
-    return torch.where(amax > 0, (amax / E4M3_MAX).clamp_min(smallest), torch.ones_like(amax))
+    return torch.where(amax == 0, torch.ones_like(amax), (amax / largest).clamp_min(smallest))

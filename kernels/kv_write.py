@@ -1,36 +1,40 @@
 """Writes new keys and values into pages, in the type of the pages.
 
-bf16, fp32:        pages[slot] = x
-fp8, per tensor:   pages[slot] = e4m3(x / scale)
-fp8, token-head:   scale[slot, head] = max|x| / 448;  pages[slot] = e4m3(x / scale)
+bf16, fp32:             pages[slot] = x
+fp8, int8, fixed:       pages[slot] = code(x / scale)
+fp8, int8, token-head:  scale[slot, head] = max|x| / largest code;  pages[slot] = code(x / scale)
 """
 
 import torch
 from torch import Tensor
 
 from .dispatch import ran
-from .fp8 import absmax_scale, quantize_e4m3
+from .fp8 import E4M3_MAX, absmax_scale, quantize_e4m3
+from .int8 import INT8_MAX, quantize_int8
+
+_LARGEST = {torch.float8_e4m3fn: E4M3_MAX, torch.int8: INT8_MAX}
+_ROUND = {torch.float8_e4m3fn: quantize_e4m3, torch.int8: quantize_int8}
 
 
 def kv_write(pages: Tensor, scales: Tensor | None, slots: Tensor, x: Tensor) -> None:
     """Stores one layer's new keys (or values).
 
     Args:
-        pages: Shape: (slots, kv_heads, head_dim); fp32, bf16 or float8_e4m3fn. Written in place.
-        scales: None for fp32 and bf16 pages; a scalar fp32 tensor (one scale per tensor); or fp32 of shape
-            (slots, kv_heads), written in place (dynamic scale per token and head).
+        pages: Shape: (slots, kv_heads, head_dim); fp32, bf16, float8_e4m3fn or int8. Written in place.
+        scales: fp32; None for fp32 and bf16 pages. One for the layer: a scalar. One a head: shape (kv_heads,). One a
+            token and head: shape (slots, kv_heads), written in place.
         slots: Shape: (tokens,); where each token goes.
         x: Shape: (tokens, kv_heads, head_dim).
     """
     ran("kv_write.torch")
-    if pages.dtype != torch.float8_e4m3fn:
+    if pages.dtype not in _LARGEST:
         pages[slots] = x.to(pages.dtype)
         return
     if scales is None:
-        raise ValueError("fp8 pages need scales")
-    if scales.ndim == 0:
-        pages[slots] = quantize_e4m3(x, scales)
-        return
-    scale = absmax_scale(x, dim=-1)
-    scales[slots] = scale.squeeze(-1)
-    pages[slots] = quantize_e4m3(x, scale)
+        raise ValueError(f"{pages.dtype} pages need scales")
+    if scales.ndim == 2:
+        scale = absmax_scale(x, -1, _LARGEST[pages.dtype])
+        scales[slots] = scale.squeeze(-1)
+    else:
+        scale = scales if scales.ndim == 0 else scales[:, None]
+    pages[slots] = _ROUND[pages.dtype](x, scale)

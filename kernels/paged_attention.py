@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .dispatch import ran
 from .fp8 import e4m3_as_bf16
+from .int8 import dequantize_int8
 
 KEY_BLOCK = 128
 _BELOW_EVERY_SCORE = -1e30
@@ -130,8 +131,8 @@ def paged_attention(
 
     Args:
         q: Shape: (tokens, heads, head_dim).
-        k_pages: Shape: (slots, kv_heads, head_dim); fp32, bf16 or float8_e4m3fn. `v_pages` alike.
-        k_scale: None, scalar, or shape (slots, kv_heads); fp32. `v_scale` alike.
+        k_pages: Shape: (slots, kv_heads, head_dim); fp32, bf16, float8_e4m3fn or int8. `v_pages` alike.
+        k_scale: None, scalar, or shape (kv_heads,) or (slots, kv_heads); fp32. `v_scale` alike.
         tiles: Which queries read which slots.
         scaling: Softmax scale.
         window: Keys that a query reads, its own the last; None: all up to its own.
@@ -179,6 +180,7 @@ def _read(pages: Tensor, slots: Tensor) -> Tensor:
         picked = e4m3_as_bf16(raw.view(torch.uint8).index_select(0, slots.reshape(-1)).view(torch.float8_e4m3fn))
     else:
         picked = raw.index_select(0, slots.reshape(-1))
+        picked = dequantize_int8(picked) if picked.dtype == torch.int8 else picked
     out = torch.empty((n_tiles, kv_heads, n_keys, head_dim), dtype=torch.float32, device=pages.device)
     out.copy_(picked.view(n_tiles, n_keys, kv_heads, head_dim).transpose(1, 2))
     return out.view(n_tiles * kv_heads, n_keys, head_dim)
@@ -190,6 +192,9 @@ def _scale_keys(scores: Tensor, scale: Tensor | None, block: KeyBlock) -> None:
         return
     if scale.ndim == 0:
         scores.mul_(scale)
+        return
+    if scale.ndim == 1:
+        scores.view(block.active, len(scale), -1, KEY_BLOCK).mul_(scale[:, None, None])
         return
     per_key = scale.index_select(0, block.slots.reshape(-1)).view(block.active, KEY_BLOCK, -1).transpose(1, 2)
     scores.view(block.active, per_key.shape[1], -1, KEY_BLOCK).mul_(per_key[:, :, None])

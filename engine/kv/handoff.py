@@ -9,12 +9,13 @@ from .pool import KVPool, Sequence
 
 def same_storage(source: KVPool, target: KVPool) -> bool:
     """Whether the stored bytes of one pool mean the same in the other."""
-    if source.fmt != target.fmt:
+    ours, theirs = source.fmt, target.fmt
+    if (ours.kind, ours.per) != (theirs.kind, theirs.per):
         return False
-    if source.fmt.scale.startswith("tensor") and source.k_scale is not None and target.k_scale is not None:
-        equal_k = torch.equal(source.k_scale, target.k_scale)
-        return equal_k and source.v_scale is not None and torch.equal(source.v_scale, target.v_scale)  # pyright: ignore[reportArgumentType]
-    return True
+    if ours.per in ("", "token-head"):
+        return True
+    pairs = ((source.k_scale, target.k_scale), (source.v_scale, target.v_scale))
+    return all(a is not None and b is not None and torch.equal(a, b) for a, b in pairs)
 
 
 def convert(source: KVPool, source_slots: Seq[int], target: KVPool, target_slots: Seq[int]) -> None:

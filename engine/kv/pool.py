@@ -5,22 +5,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evalsvc.errors import EngineError
+from evalsvc.errors import ConfigError, EngineError
+from evalsvc.kernels.fp8 import dequantize_e4m3
+from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
 from evalsvc.kernels.kv_write import kv_write
 
 from ..precision import KVFormat
 from .pages import PAGE, Pages, PoolFull, Sequence
 
 __all__ = ["PAGE", "KVPool", "PoolFull", "Scales", "Sequence"]
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Given scales of an fp8 pool: one per layer for keys and one for values. Shape of each: (layers,), fp32."""
+    """Fixed scales of a pool.
+
+    Attributes:
+        k: Shape: (layers,) or (layers, kv_heads), fp32. `v` alike.
+        source: Where they come from, for errors.
+    """
 
     k: Tensor
     v: Tensor
+    source: str = "calibration"
 
 
 class KVPool(Pages):
@@ -47,36 +55,54 @@ class KVPool(Pages):
         Args:
             fmt: Type and scale kind.
             tokens: Capacity, rounded up to whole pages.
-            scales: For `fp8:tensor:calibrated`.
+            scales: For a calibrated or given format.
             k_read_factor: See the class.
             poison: Fill with NaN, so that reading what nobody wrote is seen.
+
+        Raises:
+            ConfigError: Scales of another model or another kind.
         """
-        if fmt.calibrated != (scales is not None):
-            raise EngineError(f"kv={fmt}: scales must be given exactly when the format is calibrated")
+        if (fmt.calibrated or fmt.given) != (scales is not None):
+            raise EngineError(f"kv={fmt}: scales must be there exactly when the format is calibrated or given")
         self.fmt, self.k_read_factor = fmt, k_read_factor
         super().__init__(tokens)
         shape = (layers, self.n_pages * PAGE, kv_heads, head_dim)
         self.k, self.v = torch.empty(shape, dtype=_DTYPES[fmt.kind]), torch.empty(shape, dtype=_DTYPES[fmt.kind])
         self.k_scale, self.v_scale = (self._scale_tensor(part, shape[:3], scales) for part in ("k", "v"))
         if poison:
-            for tensor in (self.k, self.v):
-                tensor.view(torch.uint8).fill_(0x7F) if fmt.kind == "fp8" else tensor.fill_(torch.nan)
-            for scale in (self.k_scale, self.v_scale):
-                if scale is not None and fmt.scale == "token-head":
-                    scale.fill_(torch.nan)
+            self._poison()
         self.amax: Tensor | None = None
 
     def _scale_tensor(self, part: str, shape: tuple[int, ...], scales: Scales | None) -> Tensor | None:
-        if self.fmt.kind != "fp8":
+        if not self.fmt.scale:
             return None
-        if self.fmt.scale == "token-head":
+        if self.fmt.per == "token-head":
             return torch.empty(shape, dtype=torch.float32)
-        return torch.ones(shape[0]) if scales is None else getattr(scales, part).clone()
+        if scales is None:
+            return torch.ones(shape[0])
+        given: Tensor = getattr(scales, part)
+        wanted = (shape[0],) if self.fmt.per == "tensor" else (shape[0], shape[2])
+        if given.shape != wanted:
+            raise ConfigError(
+                f"{scales.source}: {part} holds scales of shape {tuple(given.shape)}; kv={self.fmt} needs {wanted}: "
+                f"{'layers' if self.fmt.per == 'tensor' else 'layers, KV heads'}"
+            )
+        return given.clone()
+
+    def _poison(self) -> None:
+        for tensor in (self.k, self.v):
+            if self.fmt.kind == "fp8":
+                tensor.view(torch.uint8).fill_(0x7F)
+            else:
+                tensor.fill_(INT8_NAN if self.fmt.kind == "int8" else torch.nan)
+        if self.fmt.per == "token-head":
+            for scale in (self.k_scale, self.v_scale):
+                scale.fill_(torch.nan)  # pyright: ignore[reportOptionalMemberAccess]
 
     # -- what attention uses -------------------------------------------------------------------------------------------
 
     def write_scale(self, part: str, layer: int) -> Tensor | None:
-        """Scale for storing one layer: None, a scalar, or (slots, kv_heads) to be filled."""
+        """Scale for storing one layer: None, a scalar, (kv_heads,), or (slots, kv_heads) to be filled."""
         scale = getattr(self, f"{part}_scale")
         return None if scale is None else scale[layer]
 
@@ -88,9 +114,14 @@ class KVPool(Pages):
         return scale
 
     def observe(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Keeps the largest magnitudes of keys and values while a calibration asks for them."""
+        """Keeps each head's largest magnitudes while a calibration asks for them: `amax`, (2, layers, kv_heads).
+
+        Args:
+            layer: Whose keys.
+            key: Shape: (kv_heads, tokens, head_dim). `value` alike.
+        """
         if self.amax is not None:
-            largest = torch.stack([key.abs().amax(), value.abs().amax()]).float()
+            largest = torch.stack([key.abs().amax(dim=(1, 2)), value.abs().amax(dim=(1, 2))]).float()
             self.amax[:, layer] = torch.maximum(self.amax[:, layer], largest)
 
     def copy_slots(self, source: list[int], target: list[int]) -> None:
@@ -103,21 +134,28 @@ class KVPool(Pages):
     def stored(self) -> list[Tensor]:
         """Every tensor with a slot dimension, as bytes where fp8. Shape: (layers, slots, ...)."""
         tensors = [t.view(torch.uint8) if self.fmt.kind == "fp8" else t for t in (self.k, self.v)]
-        if self.fmt.scale == "token-head":
+        if self.fmt.per == "token-head":
             tensors += [scale for scale in (self.k_scale, self.v_scale) if scale is not None]
         return tensors
 
     def read(self, layer: int, slots: list[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of some slots, as stored, in fp32. Shape of each: (tokens, kv_heads, head_dim)."""
         slots = torch.as_tensor(slots, dtype=torch.long)
-        parts = []
-        for pages, scale in ((self.k, self.k_scale), (self.v, self.v_scale)):
-            values = pages[layer].index_select(0, slots).float()
-            if scale is not None:
-                own = scale[layer] if self.fmt.scale != "token-head" else scale[layer][slots][:, :, None]
-                values = values * own
-            parts.append(values)
-        return parts[0], parts[1]
+        key, value = (self._read(pages[layer][slots]) for pages in (self.k, self.v))
+        if self.k_scale is None or self.v_scale is None:
+            return key, value
+        return key * self._of(self.k_scale[layer], slots), value * self._of(self.v_scale[layer], slots)
+
+    def _read(self, codes: Tensor) -> Tensor:
+        if self.fmt.kind == "int8":
+            return dequantize_int8(codes)
+        return dequantize_e4m3(codes) if self.fmt.kind == "fp8" else codes.float()
+
+    def _of(self, scale: Tensor, slots: Tensor) -> Tensor:
+        """One layer's scale as it multiplies (tokens, kv_heads, head_dim)."""
+        if self.fmt.per == "token-head":
+            return scale[slots][:, :, None]
+        return scale[:, None] if self.fmt.per == "head" else scale
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Stores keys and values of shape (tokens, kv_heads, head_dim)."""
