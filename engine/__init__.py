@@ -13,6 +13,8 @@ _HOMES = {
     "GenerateResult": "requests",
     "ScoreRequest": "requests",
     "ScoreResult": "requests",
+    "RollingRequest": "requests",
+    "TextPiece": "requests",
     "RequestFailure": "requests",
     "Engine": "engine",
 }

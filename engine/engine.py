@@ -1,4 +1,4 @@
-"""The engine: one model, each distinct stage held once, requests answered for one arm at a time."""
+"""The engine: one model, each distinct stage held once, requests answered for one arm or several at a time."""
 
 import hashlib
 import json
@@ -18,17 +18,30 @@ from . import calibration as calibrating
 from .arm import Arm, ArmSpec
 from .batch import Chunk
 from .checkpoint.directory import Checkpoint
-from .generation import generate
+from .generation import generate_jobs
+from .jobs import Ticket
+from .kv.pages import PoolFull
 from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
+from .loop import Loop
 from .precision import PrecisionPlan, StagePlan, WeightFormat, parse_plan
 from .proof import measure, mismatches
-from .requests import GenerateRequest, GenerateResult, Request, RequestFailure, ScoreRequest, ScoreResult
-from .scoring import score
+from .requests import (
+    GenerateRequest,
+    GenerateResult,
+    Request,
+    RequestFailure,
+    RollingRequest,
+    ScoreRequest,
+    ScoreResult,
+    TextPiece,
+)
+from .scoring import score_jobs
 from .stage import DecodeStage, PrefillStage, Stage
 from .text import Text
 from .weights import WeightSet
 
+LOGIT_ELEMENTS = 2**25  # of one prefill forward: 128 MiB in fp32
 StageT = TypeVar("StageT", bound=Stage)
 Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]
 
@@ -63,6 +76,7 @@ class Engine:
         arms: Mapping[str, ArmSpec],
         kv_tokens: int = 16384,
         max_batch: int = 32,
+        chunk: int = 512,
         cache: Path | None = None,
         poison: bool = False,
     ):
@@ -72,7 +86,8 @@ class Engine:
             checkpoint: The model's files.
             arms: Name to specification.
             kv_tokens: Capacity of each stage's pool, in tokens.
-            max_batch: Most requests side by side.
+            max_batch: Most requests side by side in a stage. It changes no answer.
+            chunk: Most tokens in a prefill forward. It changes no answer.
             cache: Folder for calibrated scales; None computes them each time.
             poison: Fill pools with NaN.
         """
@@ -88,6 +103,8 @@ class Engine:
         self._arms: dict[str, Arm] = {}
         self._released: set[str] = set()
         self._scales: dict[tuple, Scales] = {}
+        vocabulary = int(checkpoint.config.get("vocab_size") or 2**15)
+        self._loop = Loop(max_batch, chunk, max(1, LOGIT_ELEMENTS // vocabulary))
 
     @classmethod
     def load(
@@ -196,24 +213,76 @@ class Engine:
             given = scales if plan.kv.calibrated else None
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
-            held = self._stages[key] = kind(weights, plan, self.kv_tokens, given, factor, self.poison)
+            held = self._stages[key] = kind(weights, plan, self.kv_tokens, given, factor, self.poison, str(key))
         assert isinstance(held, kind)
         return held
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def generate(self, requests: Sequence[GenerateRequest], arm: str | None = None) -> Answers:
-        """Answers generation requests as they finish; each result carries its request's id."""
-        return generate(self.arm(arm), self.text, requests, self.max_batch, self.max_length)
+        """Answers generation requests as they finish; see `answer`."""
+        return self.answer(requests, arm)
 
-    def score(self, requests: Sequence[ScoreRequest], arm: str | None = None) -> Answers:
-        """Scores continuations; each result carries its request's id."""
-        return score(self.arm(arm), self.text, requests, self.max_batch, self.max_length)
+    def score(self, requests: Sequence[ScoreRequest | RollingRequest], arm: str | None = None) -> Answers:
+        """Scores continuations and whole texts; see `answer`."""
+        return self.answer(requests, arm)
 
     def answer(self, requests: Sequence[Request], arm: str | None = None) -> Answers:
-        """Answers a mixture of both kinds."""
-        yield from self.score([r for r in requests if isinstance(r, ScoreRequest)], arm)
-        yield from self.generate([r for r in requests if isinstance(r, GenerateRequest)], arm)
+        """Answers requests of all kinds, side by side, in the order in which they finish.
+
+        Who stops listening gives up what is not answered yet. Several calls may be under way: each drives them all.
+
+        Args:
+            requests: Each names its arms, or is for `arm`.
+            arm: For requests that name none; the only arm when None.
+
+        Yields:
+            One result or failure for each request and arm (and sample), with the request's id.
+        """
+        for outcome in self._outcomes(requests, arm, streaming=False):
+            assert not isinstance(outcome, TextPiece)
+            yield outcome
+
+    def stream(
+        self, requests: Sequence[GenerateRequest], arm: str | None = None
+    ) -> Iterator[TextPiece | GenerateResult | RequestFailure]:
+        """As `generate`, with each answer's text piece by piece before its result."""
+        for outcome in self._outcomes(requests, arm, streaming=True):
+            assert not isinstance(outcome, ScoreResult)
+            yield outcome
+
+    def cancel(self, request_id: str) -> int:
+        """Gives up all answers under way to requests with this id; each gets a failure with what it had written.
+
+        Returns:
+            How many were given up.
+        """
+        jobs = self._loop.jobs_of(request_id)
+        self._loop.drop(jobs, "cancelled", "the request was cancelled")
+        return len(jobs)
+
+    def _outcomes(self, requests: Sequence[Request], arm: str | None, streaming: bool):
+        ticket = Ticket(streaming)
+        try:
+            for request in requests:
+                self._submit(request, arm, ticket)
+            while ticket.jobs or ticket.outcomes:
+                while ticket.outcomes:
+                    yield ticket.outcomes.popleft()
+                if ticket.jobs:
+                    self._loop.step()
+        finally:  # the caller may stop listening at any answer
+            self._loop.drop(list(ticket.jobs), "cancelled", "nobody listens any more")
+
+    def _submit(self, request: Request, arm: str | None, ticket: Ticket) -> None:
+        arms = [self.arm(name) for name in dict.fromkeys(request.arms)] or [self.arm(arm)]
+        make = generate_jobs if isinstance(request, GenerateRequest) else score_jobs
+        jobs, prompts = make(request, arms, self.text, ticket, self.max_length)  # pyright: ignore[reportArgumentType]
+        try:
+            self._loop.submit(jobs, prompts)
+        except PoolFull as error:
+            for job in jobs:
+                job.fail("pool", str(error))
 
     @property
     def max_length(self) -> int:
@@ -260,10 +329,33 @@ class Engine:
         }
         measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, measured)
         measured["batches"] = held.batches()
-        measured["shared_prefixes"] = {"hits": held.prefill.prefixes.hits, "computed": held.prefill.prefixes.misses}
+        measured["prefix_cache"] = _cache_counts(held.prefill)
         return measured
+
+    def stats(self) -> dict[str, Any]:
+        """What waits and runs, and per stage what was computed, served from its cache, and is held."""
+        return {
+            **self._loop.scheduler.counts(),
+            "preemptions": self._loop.scheduler.preemptions,
+            "stages": [
+                {
+                    "stage": stage.name,
+                    "plan": str(stage.plan),
+                    "tokens_computed": stage.work.tokens,
+                    "forwards": stage.work.forwards,
+                    "seconds": stage.work.seconds,
+                    "cache": _cache_counts(stage),
+                    "pages": {"all": stage.pool.n_pages, "free": stage.pool.free_pages, "idle": stage.pool.idle},
+                }
+                for stage in self._stages.values()
+            ],
+        }
 
     def capacity(self, memory_bytes: int, arm: str | None = None) -> dict[str, int]:
         """KV tokens of each stage's format that fit in so much memory."""
         held = self.arm(arm)
         return {s.name: int(memory_bytes // s.pool.bytes_per_token()) for s in (held.prefill, held.decode)}
+
+
+def _cache_counts(stage: Stage) -> dict[str, int]:
+    return {"hit_tokens": stage.cache.hit_tokens, "missed_tokens": stage.cache.missed_tokens}

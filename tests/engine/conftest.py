@@ -123,8 +123,8 @@ def nothing_held() -> Callable[[Engine], None]:
         held = engine.arm(arm)
         for stage in (held.prefill, held.decode):
             stage.pool.check()
-        held.prefill.prefixes.drop_all()
         for stage in (held.prefill, held.decode):
+            stage.cache.drop_all()
             stage.pool.check()
             assert stage.pool.free_pages == stage.pool.n_pages
 

@@ -97,7 +97,7 @@ def test_order_and_warm_prefixes_change_no_bit(alone, engine_of, asked):
     engine = engine_of(alone[0], max_batch=5)
     assert answers(engine, asked[::-1]) == alone[1]
     assert answers(engine, asked[::2]) == {r.id: alone[1][r.id] for r in asked[::2]}
-    assert engine.proof()["shared_prefixes"]["hits"] > 0
+    assert engine.proof()["prefix_cache"]["hit_tokens"] > 0
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 33])
