@@ -20,6 +20,7 @@ class ArmSpec:
     Attributes:
         plan: The precision plan.
         calibration: File of prompts, when a KV format is calibrated.
+        scales: File of scales, when a KV format's are given.
         inject: Named faults: `prefill_k_scale` and `decode_k_scale` are multiplied into the K scale where that stage
             reads pages.
     """
@@ -27,12 +28,13 @@ class ArmSpec:
     plan: PrecisionPlan
     calibration: Path | None = None
     inject: dict[str, float] = field(default_factory=dict)
+    scales: Path | None = None
 
     def check(self) -> None:
         """Refuses what cannot be served as written.
 
         Raises:
-            ConfigError: A calibration that is missing or unused, or an unknown fault.
+            ConfigError: A calibration or scales that are missing or unused, or an unknown fault.
             CapabilityError: A fault that this plan has no place for.
         """
         calibrated = self.plan.prefill.kv.calibrated or self.plan.decode.kv.calibrated
@@ -40,11 +42,16 @@ class ArmSpec:
             raise ConfigError(f"plan {str(self.plan)!r} is calibrated: give the arm `calibration: FILE.jsonl`")
         if self.calibration is not None and not calibrated:
             raise ConfigError(f"plan {str(self.plan)!r} has no calibrated KV: remove the arm's `calibration`")
+        given = self.plan.prefill.kv.given or self.plan.decode.kv.given
+        if given and self.scales is None:
+            raise ConfigError(f"plan {str(self.plan)!r} has given scales: give the arm `scales: FILE.json`")
+        if self.scales is not None and not given:
+            raise ConfigError(f"plan {str(self.plan)!r} has no KV with given scales: remove the arm's `scales`")
         for fault in self.inject:
             if fault not in FAULTS:
                 raise ConfigError(f"unknown fault {fault!r} to inject; known: {', '.join(FAULTS)}")
             stage = self.plan.prefill if fault.startswith("prefill") else self.plan.decode
-            if stage.kv.kind != "fp8":
+            if not stage.kv.scale:
                 raise CapabilityError(f"fault {fault!r} needs a KV format with a scale, {stage.kv} has none")
 
 
@@ -56,9 +63,8 @@ class Arm:
         batches: Requests in each forward of this arm, for the proof: count, mean size, and a hash of who ran with whom.
     """
 
-    def __init__(self, name: str, spec: ArmSpec, prefill: PrefillStage, decode: DecodeStage, scales_sha256: str | None):
+    def __init__(self, name: str, spec: ArmSpec, prefill: PrefillStage, decode: DecodeStage):
         self.name, self.spec, self.prefill, self.decode = name, spec, prefill, decode
-        self.scales_sha256 = scales_sha256
         self.started: dict[str, tuple[Stage, Work]] = {s.name: (s, s.work.copy()) for s in (prefill, decode)}
         self._digest = hashlib.sha256()
         self._batches = 0

@@ -1,9 +1,10 @@
-"""Scales of `kv=fp8:tensor:calibrated`: one per layer for keys and one for values.
+"""Fixed scales of a KV format: calibrated on prompts, or given in a file.
 
-    scale = max|x| / 448 over all tokens of the calibration prompts
+    scale = max|x| / largest code    over all tokens of the calibration prompts, keys and values apart,
+                                     for each layer (`tensor`) or for each head of each layer (`head`)
 
-The prompts run through the arm's prefill weights with KV held in bf16. What was computed once is kept in a cache file
-under everything that it depends on.
+The prompts run through the arm's prefill weights with KV held in bf16. The magnitudes are kept in a cache file under
+everything that they depend on; one calibration serves every format.
 """
 
 import hashlib
@@ -13,9 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from evalsvc.errors import ConfigError, EngineError
-from evalsvc.kernels.fp8 import E4M3_MAX
+from evalsvc.kernels.fp8 import E4M3_MAX, amax_scale
+from evalsvc.kernels.int8 import INT8_MAX
 
 from .kv.pool import Scales
 from .precision import KVFormat, StagePlan
@@ -49,33 +52,82 @@ def read_prompts(path: Path) -> list[str]:
     return prompts
 
 
-def calibrate(weights: WeightSet, prompts: Sequence[list[int]]) -> Scales:
-    """Runs token ids through prefill and returns the scales."""
+def calibrate(weights: WeightSet, prompts: Sequence[list[int]]) -> Tensor:
+    """Runs token ids through prefill and returns the largest magnitudes.
+
+    Returns:
+        Of keys, then of values. Shape: (2, layers, kv_heads), fp32.
+
+    Raises:
+        EngineError: Some key or value is not finite.
+    """
     longest = sum(-(-len(ids) // 16) * 16 for ids in prompts)
     stage = PrefillStage(weights, StagePlan(weights.fmt, KVFormat("bf16")), longest)
-    stage.pool.amax = torch.zeros(2, stage.pool.k.shape[0])
+    layers, _, kv_heads, _ = stage.pool.k.shape
+    amax = stage.pool.amax = torch.zeros(2, layers, kv_heads)
     stage.prefill(prompts, logits=False)
-    amax = stage.pool.amax
     if not bool(amax.isfinite().all()):
         raise EngineError("calibration met NaN or infinity in keys or values")
-    k, v = torch.where(amax > 0, amax / E4M3_MAX, torch.ones_like(amax))
+    return amax
+
+
+def scales_from(amax: Tensor, fmt: KVFormat) -> Scales:
+    """Scales of a calibrated format.
+
+    Args:
+        amax: As `calibrate` returns it.
+        fmt: Says the largest code, and whether heads share a scale.
+    """
+    shared = amax.amax(dim=2) if fmt.per == "tensor" else amax
+    k, v = amax_scale(shared, {"fp8": E4M3_MAX, "int8": INT8_MAX}[fmt.kind])
     return Scales(k, v)
 
 
-def load_scales(path: Path) -> Scales | None:
-    """Scales from a cache file; None when it is missing or damaged."""
+def read_scales(path: Path, fmt: KVFormat, layers: int, kv_heads: int) -> Scales:
+    """Scales of a given format: `{"k": [...], "v": [...]}`, a number or a list of one per KV head for each layer.
+
+    What is read from a page is its code times the scale.
+
+    Raises:
+        ConfigError: A file that cannot be read, or numbers that are no scales of this format and this model.
+    """
+    where = f"scales {path}"
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        parts = [torch.tensor(held[part], dtype=torch.float32) for part in ("k", "v")]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{where}: cannot be read ({error})") from None
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f'{where}: expected {{"k": [...], "v": [...]}} with the scales of each layer') from None
+    unknown = set(held) - {"k", "v"}
+    if unknown:
+        raise ConfigError(f"{where}: unknown key {min(unknown)!r}; known: 'k' and 'v'")
+    per_head = fmt.per == "head"
+    wanted = (layers, kv_heads) if per_head else (layers,)
+    for part, scale in zip("kv", parts, strict=True):
+        if scale.shape != wanted:
+            each = f"a list of {kv_heads} numbers, one a KV head" if per_head else "one number"
+            raise ConfigError(f"{where}: {part!r} must hold {each}, for each of {layers} layers: kv={fmt} asks that")
+        if not bool((scale.isfinite() & (scale > 0)).all()):
+            raise ConfigError(f"{where}: {part!r} holds a scale that is not a positive fp32 number")
+    return Scales(*parts)
+
+
+def load_amax(path: Path) -> Tensor | None:
+    """Magnitudes from a cache file; None when it is missing or damaged."""
     try:
         held = json.loads(path.read_text())
-        return Scales(torch.tensor(held["k"]), torch.tensor(held["v"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        amax = torch.stack([torch.tensor(held[part], dtype=torch.float32) for part in ("k", "v")])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         return None
+    return amax if amax.ndim == 3 else None
 
 
-def save_scales(path: Path, scales: Scales) -> None:
+def save_amax(path: Path, amax: Tensor) -> None:
     """Writes a cache file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.part")
-    temporary.write_text(json.dumps({"k": scales.k.tolist(), "v": scales.v.tolist()}))
+    temporary.write_text(json.dumps({"k": amax[0].tolist(), "v": amax[1].tolist()}))
     temporary.replace(path)
 
 

@@ -23,8 +23,10 @@ from .jobs import Ticket
 from .kv.pages import PoolFull
 from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
+from .layout import layout_of
 from .loop import Loop
-from .precision import PrecisionPlan, StagePlan, WeightFormat, parse_plan
+from .model import empty_model
+from .precision import KVFormat, PrecisionPlan, StagePlan, WeightFormat, parse_plan
 from .proof import measure, mismatches
 from .requests import (
     GenerateRequest,
@@ -60,8 +62,8 @@ def source_version() -> str:
 def _stage_key(kind: type[Stage], spec: ArmSpec, scales: Scales | None) -> tuple:
     """Everything that makes two arms' stages the same."""
     plan: StagePlan = getattr(spec.plan, kind.name)
-    given = calibrating.scales_hash(scales) if scales is not None and plan.kv.calibrated else None
-    return kind.name, plan, given, spec.inject.get(f"{kind.name}_k_scale", 1.0)
+    sha256 = None if scales is None else calibrating.scales_hash(scales)
+    return kind.name, plan, sha256, spec.inject.get(f"{kind.name}_k_scale", 1.0)
 
 
 class Engine:
@@ -102,7 +104,8 @@ class Engine:
         self._stages: dict[tuple, Stage] = {}
         self._arms: dict[str, Arm] = {}
         self._released: set[str] = set()
-        self._scales: dict[tuple, Scales] = {}
+        self._magnitudes: dict[tuple, Tensor] = {}
+        self._scales: dict[str, dict[str, Scales]] = {}
         vocabulary = int(checkpoint.config.get("vocab_size") or 2**15)
         self._loop = Loop(max_batch, chunk, max(1, LOGIT_ELEMENTS // vocabulary))
 
@@ -162,10 +165,9 @@ class Engine:
         if name not in self._arms:
             spec = self.specs[name]
             scales = self.scales(name)
-            sha256 = None if scales is None else calibrating.scales_hash(scales)
-            prefill = self._stage(PrefillStage, spec, scales)
-            decode = self._stage(DecodeStage, spec, scales)
-            self._arms[name] = Arm(name, spec, prefill, decode, sha256)
+            prefill = self._stage(PrefillStage, spec, scales.get("prefill"))
+            decode = self._stage(DecodeStage, spec, scales.get("decode"))
+            self._arms[name] = Arm(name, spec, prefill, decode)
         return self._arms[name]
 
     def release(self, name: str) -> None:
@@ -176,28 +178,42 @@ class Engine:
         for other, spec in self.specs.items():
             if other not in self._released:
                 scales = self.scales(other)
-                needed |= {_stage_key(PrefillStage, spec, scales), _stage_key(DecodeStage, spec, scales)}
+                needed |= {_stage_key(kind, spec, scales.get(kind.name)) for kind in (PrefillStage, DecodeStage)}
         self._stages = {key: stage for key, stage in self._stages.items() if key in needed}
 
-    def scales(self, name: str) -> Scales | None:
-        """Calibrated scales of an arm, from the cache or computed now; None when its plan asks none."""
-        spec = self.specs[name]
-        if spec.calibration is None:
-            return None
-        prompts = calibrating.read_prompts(spec.calibration)
-        key = (spec.plan.prefill.weights, tuple(prompts))
-        if key not in self._scales:
-            recipe = [self.hashes, source_version(), str(spec.plan.prefill.weights), prompts]
+    def scales(self, name: str) -> dict[str, Scales]:
+        """Fixed scales of an arm's stages, by stage: read from its file, or from a calibration, cached or run now."""
+        if name not in self._scales:
+            spec = self.specs[name]
+            plans = (("prefill", spec.plan.prefill.kv), ("decode", spec.plan.decode.kv))
+            self._scales[name] = {
+                stage: self._fixed_scales(spec, kv) for stage, kv in plans if kv.given or kv.calibrated
+            }
+        return self._scales[name]
+
+    def _fixed_scales(self, spec: ArmSpec, kv: KVFormat) -> Scales:
+        if kv.given:
+            assert spec.scales is not None
+            layout = layout_of(empty_model(self.checkpoint, torch.bfloat16))
+            return calibrating.read_scales(spec.scales, kv, layout.layers, layout.kv_heads)
+        assert spec.calibration is not None
+        return calibrating.scales_from(self._amax(spec.plan.prefill.weights, spec.calibration), kv)
+
+    def _amax(self, weights: WeightFormat, calibration: Path) -> Tensor:
+        prompts = calibrating.read_prompts(calibration)
+        key = (weights, tuple(prompts))
+        if key not in self._magnitudes:
+            recipe = [self.hashes, source_version(), str(weights), prompts]
             digest = hashlib.sha256(json.dumps(recipe).encode("utf-8", "surrogatepass")).hexdigest()
             path = None if self.cache is None else self.cache / f"{digest}.json"
-            held = None if path is None else calibrating.load_scales(path)
+            held = None if path is None else calibrating.load_amax(path)
             if held is None:
                 ids = [self.text.encode(prompt) for prompt in prompts]
-                held = calibrating.calibrate(self._weight_set(spec.plan.prefill.weights), ids)
+                held = calibrating.calibrate(self._weight_set(weights), ids)
                 if path is not None:
-                    calibrating.save_scales(path, held)
-            self._scales[key] = held
-        return self._scales[key]
+                    calibrating.save_amax(path, held)
+            self._magnitudes[key] = held
+        return self._magnitudes[key]
 
     def _weight_set(self, fmt: WeightFormat) -> WeightSet:
         held = self._weights.get(fmt)
@@ -210,10 +226,9 @@ class Engine:
         held = self._stages.get(key)
         if held is None:
             plan: StagePlan = getattr(spec.plan, kind.name)
-            given = scales if plan.kv.calibrated else None
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
-            held = self._stages[key] = kind(weights, plan, self.kv_tokens, given, factor, self.poison, str(key))
+            held = self._stages[key] = kind(weights, plan, self.kv_tokens, scales, factor, self.poison, str(key))
         assert isinstance(held, kind)
         return held
 

@@ -20,15 +20,42 @@ from .layout import layout_of
 from .rope import check_rope, hold_still
 
 SERVED_MODEL_TYPES = (
+    "arcee",
+    "cohere",
+    "cohere2",
+    "cwm",
+    "ernie4_5",
+    "exaone4",
+    "gemma",
     "gemma2",
     "gemma3_text",
+    "glm",
+    "glm4",
     "granite",
+    "helium",
+    "hunyuan_v1_dense",
+    "hyperclovax",
+    "jais2",
     "llama",
+    "ministral",
+    "ministral3",
     "mistral",
+    "nanochat",
+    "nemotron",
+    "olmo",
     "olmo2",
+    "olmo3",
+    "opt",
+    "persimmon",
+    "phi",
     "phi3",
     "qwen2",
     "qwen3",
+    "seed_oss",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+    "vaultgemma",
 )
 SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -106,7 +133,8 @@ def check_structure(model: PreTrainedModel) -> None:
     """
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
-        if parameter.ndim > 1 and not isinstance(owner, nn.Linear | nn.Embedding):
+        norm = "Norm" in type(owner).__name__
+        if parameter.ndim > 1 and not norm and not isinstance(owner, nn.Linear | nn.Embedding):
             raise CapabilityError(f"{name} is a matrix of {type(owner).__name__}, not of a linear layer")
     if model.get_output_embeddings() is not getattr(model, "lm_head", None):
         raise CapabilityError("its output layer is not called lm_head")

@@ -76,14 +76,13 @@ class Stage:
         key: str = "",
     ):
         """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
-        config = weights.model.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        layout = weights.layout
         self.weights, self.plan, self.key = weights, plan, key
         self.pool = KVPool(
             plan.kv,
-            config.num_hidden_layers,
-            config.num_key_value_heads,
-            head_dim,
+            layout.layers,
+            layout.kv_heads,
+            layout.head_dim,
             kv_tokens,
             scales,
             k_read_factor,
@@ -120,7 +119,7 @@ class Stage:
             if wanted:
                 logits = self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
             else:
-                self.weights.model.model(**inputs)
+                self.weights.model.base_model(**inputs)
                 logits = torch.empty(0, self.weights.model.config.vocab_size)
         self.work.seconds += perf_counter() - started
         return logits

@@ -1,46 +1,111 @@
-"""Text to token ids and back, as lm-eval and transformers do it."""
+"""Text and messages to token ids and back, as lm-eval and transformers do it."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from evalsvc.errors import EngineError
+
+from .requests import Messages
+
+EndIds = int | list[int] | None
 
 
 class Text:
     """One model's tokenizer.
 
     Attributes:
+        tokenizer: transformers' own.
         eos_ids: Union of the ids that generation_config, config and tokenizer call end of sequence.
     """
 
-    def __init__(self, path: Path, config_eos: int | list[int] | None):
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-            generation = (path / "generation_config.json").is_file() and GenerationConfig.from_pretrained(path)
-        except Exception as error:  # tokenizers raises bare Exception for a file of the wrong form
-            reason = str(error).partition("\n")[0]
-            raise EngineError(f"model {path}: the tokenizer cannot be loaded ({reason}); fetch it again") from None
-        ids = [config_eos, self.tokenizer.eos_token_id, generation.eos_token_id if generation else None]
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase | Path, config_eos: EndIds = None, generation_eos: EndIds = None
+    ):
+        if isinstance(tokenizer, Path):
+            tokenizer, generation_eos = _load(tokenizer)
+        self.tokenizer = tokenizer
+        ids = [config_eos, tokenizer.eos_token_id, generation_eos]  # pyright: ignore[reportAttributeAccessIssue]
         flat = [i for entry in ids for i in (entry if isinstance(entry, list) else [entry])]
         self.eos_ids = frozenset(i for i in flat if i is not None)
 
-    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+    @classmethod
+    def from_path(cls, path: Path, config_eos: EndIds = None) -> "Text":
+        """From a model's directory.
+
+        Raises:
+            EngineError: Its tokenizer or generation_config.json cannot be read.
+        """
+        tokenizer, generation_eos = _load(path)
+        return cls(tokenizer, config_eos, generation_eos)
+
+    def encode(self, prompt: str | Sequence[int] | Messages) -> list[int]:
         """Ids of a prompt; a beginning-of-sequence token that the text already spells is not doubled.
 
         Raises:
-            EngineError: Text that is not Unicode (half a surrogate pair).
+            EngineError: Text that is not Unicode (half a surrogate pair), or messages that `render` refuses.
         """
-        if not isinstance(prompt, str):
-            return list(prompt)
+        if isinstance(prompt, str):
+            _check_unicode(prompt)
+            bos = self.tokenizer.bos_token  # pyright: ignore[reportAttributeAccessIssue]
+            return self.tokenizer.encode(prompt, add_special_tokens=not (bos and prompt.startswith(bos)))
+        if isinstance(prompt, Mapping) or any(isinstance(entry, Mapping) for entry in prompt):
+            return self.render(prompt)  # pyright: ignore[reportArgumentType]
+        return list(prompt)  # pyright: ignore[reportReturnType]
+
+    def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+        """Ids of a conversation in the model's chat template, up to where the assistant's answer begins.
+
+        The template alone says where a beginning-of-sequence token stands: none is added to it.
+
+        Args:
+            messages: Each with a `role` and a `content`; the last one is not the assistant's.
+            tools: JSON schemas of functions, for templates that know them.
+
+        Raises:
+            EngineError: No chat template, a message of another form, or one that the template refuses.
+        """
+        template = self._template()
+        if tools and "tools" not in template:
+            raise EngineError(f"{self._name}: its chat template takes no tools; leave them out")
+        plain = _checked(messages)
         try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise EngineError(f"the text holds half a surrogate pair at character {error.start}") from None
-        bos = self.tokenizer.bos_token
-        return self.tokenizer.encode(prompt, add_special_tokens=not (bos and prompt.startswith(bos)))
+            text = self.tokenizer.apply_chat_template(
+                plain,
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                chat_template=template,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except Exception as error:  # a template is a program: whatever it raises is its word on these messages
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise EngineError(f"{self._name}: its chat template refuses the messages ({reason})") from None
+        assert isinstance(text, str)
+        _check_unicode(text)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    @property
+    def prefix_id(self) -> int:
+        """What a text without context follows, as in lm-eval: beginning of sequence, else its end.
+
+        Raises:
+            EngineError: The tokenizer names neither.
+        """
+        bos = self.tokenizer.bos_token_id
+        found = self.tokenizer.eos_token_id if bos is None else bos
+        if found is None:
+            raise EngineError("the tokenizer names neither a beginning nor an end of sequence: give a context")
+        return int(found)  # pyright: ignore[reportArgumentType]
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of a text, without the special tokens that a prompt begins with."""
+        _check_unicode(text)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def encode_pair(
         self, context: str | Sequence[int], continuation: str | Sequence[int]
@@ -70,17 +135,65 @@ class Text:
             count += 1
         return count
 
+    def plain(self, ids: Sequence[int]) -> str:
+        """What ids spell by themselves, special tokens left out."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)  # pyright: ignore[reportReturnType]
+
     def decode(self, last_prompt_id: int, ids: Sequence[int]) -> str:
         """Text of generated ids, special tokens left out, a leading space kept.
 
         The last prompt token is decoded along, since tokenizers of the sentencepiece kind drop the space at the start.
         """
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        base: str = self.tokenizer.decode([last_prompt_id], **options)  # pyright: ignore[reportAssignmentType]
-        whole: str = self.tokenizer.decode([last_prompt_id, *ids], **options)  # pyright: ignore[reportAssignmentType]
+        base, whole = self.plain([last_prompt_id]), self.plain([last_prompt_id, *ids])
         if whole.startswith(base):
             return whole[len(base) :]
-        return self.tokenizer.decode(list(ids), **options)  # pyright: ignore[reportReturnType]
+        return self.plain(ids)
+
+    @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """What the tokens that `plain` leaves out look like."""
+        return {i: token.content for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def piece(self, token: int) -> str | None:
+        """How the vocabulary spells one token; None for one that `plain` leaves out."""
+        if token in self.special_tokens:
+            return None
+        return self.tokenizer.convert_ids_to_tokens(token)  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def decodes_locally(self) -> bool:
+        """Whether a token's text depends on the tokens just before it alone, and changes none but an open character.
+
+        Known of the usual decoders (bytes, sentencepiece with and without byte tokens, WordPiece);
+        False for every other.
+        """
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return False
+        if backend.decoder is None:
+            return True
+        tree = json.loads(backend.decoder.__getstate__())
+        joined = False
+        for step in tree["decoders"] if tree["type"] == "Sequence" else [tree]:
+            if not _is_local(step, joined):
+                return False
+            joined = joined or step["type"] in ("Fuse", "ByteLevel")
+        return True
+
+    @property
+    def _name(self) -> str:
+        return f"model {self.tokenizer.name_or_path or 'without a name'}"
+
+    def _template(self) -> str:
+        templates = getattr(self.tokenizer, "chat_template", None)
+        if isinstance(templates, Mapping):
+            templates = templates.get("default")
+        if not templates:
+            raise EngineError(
+                f"{self._name} has no chat template; give the prompt as text or token ids, "
+                "or put a chat_template.jinja beside its tokenizer"
+            )
+        return templates
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
@@ -100,3 +213,55 @@ def foreign_id(ids: Sequence[int], vocabulary: int) -> str | None:
 def hash_ids(ids: Sequence[int]) -> str:
     """sha256 of token ids."""
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
+
+
+def _load(path: Path) -> tuple[PreTrainedTokenizerBase, EndIds]:
+    """The tokenizer in a directory, and the ends of sequence that its generation_config.json names."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        generation = (path / "generation_config.json").is_file() and GenerationConfig.from_pretrained(path)
+    except Exception as error:  # tokenizers raises bare Exception for a file of the wrong form
+        reason = str(error).partition("\n")[0]
+        raise EngineError(f"model {path}: the tokenizer cannot be loaded ({reason}); fetch it again") from None
+    return tokenizer, generation.eos_token_id if generation else None
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise EngineError(f"the text holds half a surrogate pair at character {error.start}") from None
+
+
+def _checked(messages: Messages) -> list[dict[str, Any]]:
+    """Copies of messages of the right form."""
+    if isinstance(messages, Mapping):
+        raise EngineError("one message is not a conversation; give a list of messages")
+    if not messages:
+        raise EngineError("the conversation has no message")
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping):
+            raise EngineError(f"message {number} of {len(messages)} is {message!r}; token ids and messages do not mix")
+        if not isinstance(message.get("role"), str):
+            raise EngineError(f"message {number} of {len(messages)} has no role")
+        if message.get("content") is None and not message.get("tool_calls"):
+            raise EngineError(f"message {number} of {len(messages)} has no content")
+    if messages[-1]["role"] == "assistant":
+        raise EngineError(
+            "the last message is the assistant's, and an answer that goes on from it is not served; "
+            "end with another's message"
+        )
+    return [dict(message) for message in messages]
+
+
+def _is_local(step: dict[str, Any], joined: bool) -> bool:
+    """Whether one step of a decoder keeps the text of distant tokens apart; `joined` when it sees the whole text."""
+    match step["type"]:
+        case "Replace":
+            return len(step["pattern"].get("String", "")) == 1
+        case "Strip":
+            return not joined or step["stop"] == 0
+        case "Metaspace" | "ByteFallback" | "WordPiece" | "ByteLevel":
+            return not joined
+        case kind:
+            return kind == "Fuse"

@@ -45,8 +45,9 @@ def prepare(path: Path) -> Prepared:
     experiment = load_experiment(path)
     base_dir = path.parent
     for name, arm in experiment.arms.items():
-        if arm.calibration is not None and not (base_dir / arm.calibration).is_file():
-            raise ConfigError(f"{path}: arm {name}: calibration {base_dir / arm.calibration} does not exist")
+        for key, file in (("calibration", arm.calibration), ("scales", arm.scales)):
+            if file is not None and not (base_dir / file).is_file():
+                raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
     asked = questions([load_suite(spec, base_dir) for spec in experiment.suites], experiment.throughs)
     keys = [list(question.key) for question in asked]
@@ -224,6 +225,7 @@ def _target(prepared: Prepared, batch: int, names: Collection[str]):
             arm.parsed,
             None if arm.calibration is None else prepared.base_dir / arm.calibration,
             dict(arm.inject),
+            None if arm.scales is None else prepared.base_dir / arm.scales,
         )
         for name, arm in experiment.arms.items()
         if name in names

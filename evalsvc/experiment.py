@@ -26,12 +26,14 @@ class ArmConfig(_Frozen):
     Attributes:
         plan: Plan text.
         calibration: File of prompts for calibrated KV scales.
+        scales: File of given KV scales: `{"k": [...], "v": [...]}`, by layer, or by layer and head.
         note: What readers of its results must know.
         inject: Named faults and their factors; the arm is marked as injected everywhere.
     """
 
     plan: str
     calibration: str | None = None
+    scales: str | None = None
     note: str | None = None
     inject: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
 
@@ -48,6 +50,14 @@ class ArmConfig(_Frozen):
     def parsed(self) -> PrecisionPlan:
         """The plan."""
         return parse_plan(self.plan)
+
+    @property
+    def decodes_as(self) -> tuple[object, ...]:
+        """Everything that this file says of the decode stage; calibrated scales hang on prefill's weights too."""
+        plan = self.parsed
+        calibrated = (self.calibration, plan.prefill.weights) if plan.decode.kv.calibrated else None
+        given = self.scales if plan.decode.kv.given else None
+        return plan.decode, calibrated, given, self.inject.get("decode_k_scale")
 
 
 class NoiseConfig(_Frozen):
@@ -114,9 +124,7 @@ class Experiment(_Frozen):
         """Stages that score log-likelihood items."""
         if self.score_through == "auto":
             base = self.arms[self.baseline]
-            differs = any(
-                arm.parsed.decode != base.parsed.decode or "decode_k_scale" in arm.inject for arm in self.arms.values()
-            )
+            differs = any(arm.decodes_as != base.decodes_as for arm in self.arms.values())
             return ("prefill", "decode") if differs else ("prefill",)
         return ("prefill", "decode") if self.score_through == "both" else (self.score_through,)
 

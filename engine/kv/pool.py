@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evalsvc.errors import ConfigError, EngineError
+from evalsvc.errors import EngineError
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
 from evalsvc.kernels.kv_write import kv_write
@@ -23,12 +23,10 @@ class Scales:
 
     Attributes:
         k: Shape: (layers,) or (layers, kv_heads), fp32. `v` alike.
-        source: Where they come from, for errors.
     """
 
     k: Tensor
     v: Tensor
-    source: str = "calibration"
 
 
 class KVPool(Pages):
@@ -60,7 +58,7 @@ class KVPool(Pages):
             poison: Fill with NaN, so that reading what nobody wrote is seen.
 
         Raises:
-            ConfigError: Scales of another model or another kind.
+            EngineError: Scales of another shape, missing or superfluous.
         """
         if (fmt.calibrated or fmt.given) != (scales is not None):
             raise EngineError(f"kv={fmt}: scales must be there exactly when the format is calibrated or given")
@@ -83,10 +81,7 @@ class KVPool(Pages):
         given: Tensor = getattr(scales, part)
         wanted = (shape[0],) if self.fmt.per == "tensor" else (shape[0], shape[2])
         if given.shape != wanted:
-            raise ConfigError(
-                f"{scales.source}: {part} holds scales of shape {tuple(given.shape)}; kv={self.fmt} needs {wanted}: "
-                f"{'layers' if self.fmt.per == 'tensor' else 'layers, KV heads'}"
-            )
+            raise EngineError(f"kv={self.fmt}: {part} has scales of shape {tuple(given.shape)}, not {wanted}")
         return given.clone()
 
     def _poison(self) -> None:

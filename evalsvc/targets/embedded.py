@@ -55,7 +55,6 @@ class EmbeddedTarget:
             where = f"cache {self.engine.cache}"
             message = f"{where}: cannot be written ({error.strerror}); name another with EVALSVC_CACHE"
             raise EngineError(message) from error
-        sha256 = None if scales is None else scales_hash(scales)
         stages = {}
         for name, plan in (("prefill", spec.plan.prefill), ("decode", spec.plan.decode)):
             fault = spec.inject.get(f"{name}_k_scale")
@@ -63,7 +62,7 @@ class EmbeddedTarget:
                 "weights": str(plan.weights),
                 "kv": str(plan.kv),
                 "checkpoint": hashes["checkpoint"],
-                "scales": sha256 if plan.kv.calibrated else None,
+                "scales": scales_hash(scales[name]) if name in scales else None,
                 "fault": None if fault is None else {"k_scale": fault},
             }
         details = {

@@ -8,12 +8,11 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
-    LlamaConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen3Config,
 )
 
 from evalsvc.engine.engine import Engine
@@ -29,27 +28,101 @@ SHAPE: dict[str, Any] = {
     "head_dim": 32,
     "max_position_embeddings": 512,
     "initializer_range": 0.15,
+    "pad_token_id": None,
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
-KV_OF_ALL: dict[str, Any] = {"num_key_value_heads": 4}
-CONFIGS = {
-    "llama": lambda: LlamaConfig(**SHAPE, attention_bias=True, tie_word_embeddings=False),
-    "llama_mha": lambda: LlamaConfig(**(SHAPE | KV_OF_ALL), tie_word_embeddings=True),
-    "llama3_rope": lambda: LlamaConfig(
-        **SHAPE,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 10000.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
+SLIDES: dict[str, Any] = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+GEMMA: dict[str, Any] = {"query_pre_attn_scalar": 24, "final_logit_softcapping": 6.0}
+MULTIPLIERS: dict[str, Any] = {
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 0.5,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.3,
+}
+LLAMA3_ROPE: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+# By name the model type and what differs from SHAPE: options are set so that leaving one out shows.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"attention_bias": True, "tie_word_embeddings": False}),
+    "llama_mha": ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "llama3_rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2_mixed": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 8}),
+    "qwen3": ("qwen3", {"tie_word_embeddings": False}),
+    "mistral": ("mistral", {"sliding_window": 8}),
+    "gemma2": ("gemma2", {**GEMMA, **SLIDES, "attn_logit_softcapping": 2.0}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            **GEMMA,
+            **SLIDES,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+            },
         },
     ),
-    "qwen2": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
-    "qwen3": lambda: Qwen3Config(**SHAPE, tie_word_embeddings=False),
+    "phi3": ("phi3", {"sliding_window": 8, "partial_rotary_factor": 0.5}),
+    "olmo2": ("olmo2", {}),
+    "granite": ("granite", MULTIPLIERS),
+    "arcee": ("arcee", {"mlp_bias": True}),
+    "cohere": ("cohere", {"use_qk_norm": True, "logit_scale": 0.5}),
+    "cohere2": ("cohere2", {**SLIDES, "logit_scale": 0.5}),
+    "cwm": ("cwm", {**SLIDES, "rope_parameters": LLAMA3_ROPE}),
+    "ernie4_5": ("ernie4_5", {"use_bias": True}),
+    "exaone4": ("exaone4", SLIDES),
+    "gemma": ("gemma", {}),
+    "glm": ("glm", {}),
+    "glm4": ("glm4", {}),
+    "helium": ("helium", {"head_dim": 16}),
+    "hunyuan": ("hunyuan_v1_dense", {}),
+    "hyperclovax": ("hyperclovax", MULTIPLIERS),
+    "jais2": ("jais2", {}),
+    "ministral": ("ministral", SLIDES),
+    "ministral3": (
+        "ministral3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "llama_4_scaling_beta": 0.5,
+            }
+        },
+    ),
+    "nanochat": ("nanochat", {}),
+    "nemotron": ("nemotron", {"partial_rotary_factor": 0.5, "mlp_bias": True}),
+    "olmo": ("olmo", {"clip_qkv": 0.5}),
+    "olmo3": ("olmo3", SLIDES),
+    "opt": ("opt", {"head_dim": 16, "ffn_dim": 96, "word_embed_proj_dim": 48}),
+    "persimmon": ("persimmon", {"head_dim": 16}),
+    "phi": ("phi", {"head_dim": 16, "qk_layernorm": True}),
+    "seed_oss": ("seed_oss", {}),
+    "smollm3": ("smollm3", {**SLIDES, "use_sliding_window": True, "no_rope_layers": [1, 0]}),
+    "stablelm": ("stablelm", {"head_dim": 16, "use_qkv_bias": True, "qk_layernorm": True}),
+    "starcoder2": ("starcoder2", {"sliding_window": 8}),
+    "vaultgemma": ("vaultgemma", {**GEMMA, **SLIDES, "attn_logit_softcapping": 2.0}),
 }
+
+
+def config_of(name: str) -> PreTrainedConfig:
+    """A configuration of the table."""
+    model_type, fields = CONFIGS[name]
+    return AutoConfig.for_model(model_type, **(SHAPE | fields))
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def architecture(request: pytest.FixtureRequest) -> str:
+    """Name of each tiny model of the table in turn."""
+    return request.param
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,7 +150,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def make(name: str) -> Path:
         if name not in made:
             generator = torch.Generator().manual_seed(sum(map(ord, name)))
-            model = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32)
+            model = AutoModelForCausalLM.from_config(config_of(name), dtype=torch.float32)
             with torch.no_grad():
                 for key, parameter in sorted(model.named_parameters()):
                     noise = torch.randn(parameter.shape, generator=generator)

@@ -1,7 +1,7 @@
-"""The engine in fp32 against transformers' own full forward, over pools filled with NaN.
+"""Every served architecture in fp32 against transformers' own full forward, over pools filled with NaN.
 
-fp32 carries 24 bits; logits of standard deviation 1 to 3 over two layers differ by summation order alone by a few
-1e-6. A wrong position, page, scale or bias shows as 1e-2 and more.
+fp32 carries 24 bits; logits of standard deviation 1 to 3 over two layers differ by summation order alone by some 1e-6
+to 1e-5. A wrong position, page, window, scale or bias shows as 1e-2 and more.
 """
 
 import pytest
@@ -11,22 +11,23 @@ from evalsvc.engine.batch import Chunk
 from evalsvc.engine.kv.handoff import handoff
 from evalsvc.engine.kv.pool import Sequence
 
-MODELS = ["llama", "llama_mha", "llama3_rope", "qwen2", "qwen3"]
 TOLERANCE = 5e-5
-LENGTH = 75
+LENGTH = 50  # three pages and two tokens, six windows
+LONG = 140  # more than a block of keys
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def pair(request, serve, reference, ids):
+@pytest.fixture(scope="module")
+def pair(architecture, serve, reference, ids):
     """Engine, prompt and the reference's logits of all its tokens."""
-    prompt = ids(LENGTH, seed=3)
+    prompt = ids(LONG, seed=3)
     with torch.no_grad():
-        expected = reference(request.param)(torch.tensor([prompt])).logits[0]
+        expected = reference(architecture)(torch.tensor([prompt])).logits[0]
     assert expected.std() > 0.3  # a flat output would prove nothing
-    return serve(request.param, "w=fp32,kv=fp32"), prompt, expected
+    return serve(architecture, "w=fp32,kv=fp32"), prompt, expected
 
 
 def difference(got, expected) -> float:
+    assert len(got) == len(expected)
     return float((got - expected).abs().max())
 
 
@@ -37,28 +38,29 @@ def test_a_prompt_in_one_piece_equals_transformers(pair):
 
 def test_a_prompt_decoded_token_by_token_equals_transformers(pair):
     engine, prompt, expected = pair
-    assert difference(engine.logits(prompt, through="decode"), expected) <= TOLERANCE
+    assert difference(engine.logits(prompt[:LENGTH], through="decode"), expected[:LENGTH]) <= TOLERANCE
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 33])
 def test_a_prompt_in_chunks_equals_transformers(pair, size):
     engine, prompt, expected = pair
     stage, sequence = engine.arm().prefill, Sequence()
-    rows = [
-        stage.forward([Chunk(sequence, prompt[i : i + size], len(prompt[i : i + size]))])
-        for i in range(0, LENGTH, size)
-    ]
+    length = LENGTH if size == 1 else LONG
+    rows = []
+    for start in range(0, length, size):
+        piece = prompt[start : min(start + size, length)]
+        rows.append(stage.forward([Chunk(sequence, piece, len(piece))]))
     stage.pool.free(sequence)
-    assert difference(torch.cat(rows), expected) <= TOLERANCE
+    assert difference(torch.cat(rows), expected[:length]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("shared", [1, 16, 32, 40, LENGTH - 1])
+@pytest.mark.parametrize("shared", [1, 16, 40, LENGTH - 1])
 def test_a_hit_on_a_shared_prefix_equals_transformers(pair, shared):
     engine, prompt, expected = pair
     stage = engine.arm().prefill
     for _ in ("cold", "hit"):
-        sequences, logits = stage.prefill([(prompt, shared), (prompt[:50], min(shared, 49))])
-        assert difference(logits, expected[[LENGTH - 1, 49]]) <= TOLERANCE
+        sequences, logits = stage.prefill([(prompt, shared), (prompt[:LENGTH], shared)])
+        assert difference(logits, expected[[LONG - 1, LENGTH - 1]]) <= TOLERANCE
         for sequence in sequences:
             stage.pool.free(sequence)
     assert stage.prefixes.hits >= 2
@@ -71,7 +73,7 @@ def test_prompts_packed_with_others_equal_transformers(pair, ids):
     assert difference(packed[3], expected[:33]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("cut", [1, 15, 16, 17, 32, 33])
+@pytest.mark.parametrize("cut", [1, 15, 16, 33, 128])
 def test_prefill_then_handoff_then_decode_equals_transformers(pair, cut, ids):
     engine, prompt, expected = pair
     arm = engine.arm()
@@ -81,10 +83,11 @@ def test_prefill_then_handoff_then_decode_equals_transformers(pair, cut, ids):
     arm.prefill.pool.free(source)
     arm.prefill.pool.free(neighbour)
     arm.prefill.pool.k.fill_(torch.nan)  # decode reads its own pool alone
-    rows = [arm.decode.step([other, sequence], [5, token])[1] for token in prompt[cut:]]
+    stop = min(cut + 20, LONG)
+    rows = [arm.decode.step([other, sequence], [5, token])[1] for token in prompt[cut:stop]]
     for held in (sequence, other):
         arm.decode.pool.free(held)
-    assert difference(torch.stack(rows), expected[cut:]) <= TOLERANCE
+    assert difference(torch.stack(rows), expected[cut:stop]) <= TOLERANCE
 
 
 def test_nothing_stays_held(pair, nothing_held):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
+from evalsvc.kernels.fp8 import absmax_scale, amax_scale, dequantize_e4m3, quantize_e4m3
 
 
 def code(value: float) -> int:
@@ -67,3 +67,17 @@ def test_the_largest_magnitude_is_mapped_to_448_and_zeros_to_scale_one():
     scale = absmax_scale(x, dim=1)
     assert scale.tolist() == [[pytest.approx(3 / 448)], [1.0]]
     assert quantize_e4m3(x, scale).view(torch.uint8).tolist() == [[0xFE, code(448 / 3)], [0, 0]]
+
+
+def test_the_largest_code_may_be_another_types():
+    assert absmax_scale(torch.tensor([[-2.54, 1.0]]), 1, 127.0).item() == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_scale_of_what_is_not_finite_is_not_finite_either(value):
+    assert not absmax_scale(torch.tensor([[1.0, value]]), 1).isfinite().any()
+
+
+def test_a_scale_too_small_for_fp32_is_the_smallest_normal_number():
+    tiny = torch.finfo(torch.float32).tiny
+    assert amax_scale(torch.tensor([1e-40, 0.0]), 448.0).tolist() == [pytest.approx(tiny), 1.0]
