@@ -55,15 +55,21 @@ def test_a_prompt_in_chunks_equals_transformers(pair, size):
 
 
 @pytest.mark.parametrize("shared", [1, 16, 40, LENGTH - 1])
-def test_a_hit_on_a_shared_prefix_equals_transformers(pair, shared):
+def test_a_hit_on_cached_pages_equals_transformers(pair, shared):
+    """Pages of an earlier prompt that begins alike are read, the last of them copied as far as it is equal."""
     engine, prompt, expected = pair
     stage = engine.arm().prefill
-    for _ in ("cold", "hit"):
-        sequences, logits = stage.prefill([(prompt, shared), (prompt[:LENGTH], shared)])
-        assert difference(logits, expected[[LONG - 1, LENGTH - 1]]) <= TOLERANCE
-        for sequence in sequences:
-            stage.pool.free(sequence)
-    assert stage.prefixes.hits >= 2
+    stage.cache.drop_all()
+    earlier = [*prompt[:shared], *(3 for _ in range(16))]
+    (first,), _ = stage.prefill([earlier])
+    stage.cache.put(earlier, first)
+    stage.pool.free(first)
+    sequence = stage.cache.take(prompt, LONG - 1, partly=True)
+    assert sequence.length == shared or prompt[sequence.length - 1] == 3
+    start = sequence.length
+    rows = stage.forward([Chunk(sequence, prompt[start:], LONG - start)])
+    stage.pool.free(sequence)
+    assert difference(rows, expected[start:]) <= TOLERANCE
 
 
 def test_prompts_packed_with_others_equal_transformers(pair, ids):
@@ -77,7 +83,7 @@ def test_prompts_packed_with_others_equal_transformers(pair, ids):
 def test_prefill_then_handoff_then_decode_equals_transformers(pair, cut, ids):
     engine, prompt, expected = pair
     arm = engine.arm()
-    (source, neighbour), _ = arm.prefill.prefill([(prompt[:cut], 0), (ids(21, 9), 0)])
+    (source, neighbour), _ = arm.prefill.prefill([prompt[:cut], ids(21, 9)])
     sequence, other = (handoff(arm.prefill.pool, s, arm.decode.pool) for s in (source, neighbour))
     assert len(sequence.pages) == -(-cut // 16)
     arm.prefill.pool.free(source)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from evalsvc.engine.requests import RequestFailure, ScoreRequest
+from evalsvc.engine.requests import RequestFailure, ScoreRequest, ScoreResult
 
 
 def expected(model, context: list[int], continuation: list[int]) -> tuple[float, bool]:
@@ -158,12 +158,16 @@ def test_held_prefixes_make_room_before_a_request_is_refused(serve, nothing_held
 
 
 @pytest.mark.parametrize("through", ["prefill", "decode"])
-def test_continuations_that_cannot_fit_together_are_refused_and_leave_no_page(serve, ids, nothing_held, through):
-    engine = serve("llama", "w=bf16", kv_tokens=96)
+def test_continuations_that_cannot_fit_together_run_one_after_the_other(serve, ids, nothing_held, through):
+    small, large = (serve("llama", "w=bf16", kv_tokens=tokens) for tokens in (96, 2048))
     many = ScoreRequest(context=ids(41), continuations=tuple(ids(24, n) for n in range(6)), through=through)
-    answer = next(engine.score([many]))
-    assert isinstance(answer, RequestFailure) and answer.error == "pool" and "kv_tokens" in answer.message
-    nothing_held(engine)
+    answer, expected = (next(engine.score([many])) for engine in (small, large))
+    assert isinstance(answer, ScoreResult) and answer.logprobs == expected.logprobs
+    nothing_held(small)
+    too_large = ScoreRequest(context=ids(41), continuations=(ids(60), ids(2)), through=through)
+    answer = next(small.score([too_large]))
+    assert isinstance(answer, RequestFailure) and answer.error == "too_long"
+    nothing_held(small)
 
 
 def test_long_continuations_are_scored_in_forwards_of_bounded_size(serve, ids, monkeypatch):
