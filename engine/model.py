@@ -88,8 +88,13 @@ def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
+def read_config(checkpoint: Checkpoint) -> Any:
+    """config.json as transformers reads it, defaults filled in and old names of fields replaced."""
+    return AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+
+
 def _build(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+    config = read_config(checkpoint)
     check_config(config)
     config._attn_implementation = ATTENTION_NAME
     with torch.device("meta"):
