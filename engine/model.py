@@ -134,12 +134,14 @@ def check_structure(model: PreTrainedModel) -> None:
     """Refuses weights that no format of a plan would reach.
 
     Raises:
-        CapabilityError: A matrix outside nn.Linear and nn.Embedding (Conv1D, experts), or a head by another name.
+        CapabilityError: Experts, another matrix outside nn.Linear and nn.Embedding, or a head by another name.
     """
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
-        norm = "Norm" in type(owner).__name__
-        if parameter.ndim > 1 and not norm and not isinstance(owner, nn.Linear | nn.Embedding):
-            raise CapabilityError(f"{name} is a matrix of {type(owner).__name__}, not of a linear layer")
+        kind = type(owner).__name__
+        if "Expert" in kind or "Router" in kind:
+            raise CapabilityError(f"{name} belongs to a mixture of experts")
+        if parameter.ndim > 1 and "Norm" not in kind and not isinstance(owner, nn.Linear | nn.Embedding):
+            raise CapabilityError(f"{name} is a matrix of {kind}, not of a linear layer")
     if model.get_output_embeddings() is not getattr(model, "lm_head", None):
         raise CapabilityError("its output layer is not called lm_head")

@@ -119,6 +119,12 @@ def config_of(name: str, **changes: Any) -> PreTrainedConfig:
     return AutoConfig.for_model(model_type, **(SHAPE | fields | changes))
 
 
+@pytest.fixture(scope="session")
+def architectures() -> dict[str, str]:
+    """By name of a tiny model its model type."""
+    return {name: model_type for name, (model_type, _) in CONFIGS.items()}
+
+
 @pytest.fixture(scope="module", params=CONFIGS)
 def architecture(request: pytest.FixtureRequest) -> str:
     """Name of each tiny model of the table in turn."""
