@@ -7,7 +7,6 @@ The prompts run through the arm's prefill weights with KV held in bf16. The magn
 everything that they depend on; one calibration serves every format.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -129,8 +128,3 @@ def save_amax(path: Path, amax: Tensor) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.part")
     temporary.write_text(json.dumps({"k": amax[0].tolist(), "v": amax[1].tolist()}))
     temporary.replace(path)
-
-
-def scales_hash(scales: Scales) -> str:
-    """sha256 of the scales' fp32 values."""
-    return hashlib.sha256(json.dumps([scales.k.tolist(), scales.v.tolist()]).encode()).hexdigest()

@@ -62,7 +62,7 @@ def source_version() -> str:
 def _stage_key(kind: type[Stage], spec: ArmSpec, scales: Scales | None) -> tuple:
     """Everything that makes two arms' stages the same."""
     plan: StagePlan = getattr(spec.plan, kind.name)
-    sha256 = None if scales is None else calibrating.scales_hash(scales)
+    sha256 = None if scales is None else scales.sha256()
     return kind.name, plan, sha256, spec.inject.get(f"{kind.name}_k_scale", 1.0)
 
 
@@ -342,7 +342,7 @@ class Engine:
         measured: dict[str, Any] = {
             name: measure(stage, stage.work.since(start)) for name, (stage, start) in held.started.items()
         }
-        measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, measured)
+        measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, self.scales(held.name), measured)
         measured["batches"] = held.batches()
         measured["prefix_cache"] = _cache_counts(held.prefill)
         return measured

@@ -15,6 +15,11 @@ from .precision import WeightFormat
 from .quantize import Fp8Weight, Int4Weight, quantize
 
 
+def stored_as(dtype: torch.dtype) -> str:
+    """A plain tensor's format, spelled as `WeightFormat.stored`."""
+    return {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(dtype, str(dtype).removeprefix("torch."))
+
+
 class PlanLinear(nn.Module):
     """`y = x W^T + bias` with W in `fmt`.
 
@@ -45,6 +50,13 @@ class PlanLinear(nn.Module):
             if not torch.equal(self.weight[row], self._decoded(part)):
                 return False
         return True
+
+    @property
+    def stored(self) -> str:
+        """The format of the packed form as its tensors alone tell it, spelled as `WeightFormat.stored`."""
+        if isinstance(self.packed, Tensor):
+            return stored_as(self.packed.dtype)
+        return self.packed.stored
 
     def packed_tensors(self) -> list[Tensor]:
         """The tensors of the packed form."""

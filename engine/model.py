@@ -88,8 +88,13 @@ def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
+def read_config(checkpoint: Checkpoint) -> Any:
+    """config.json as transformers reads it, defaults filled in and old names of fields replaced."""
+    return AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+
+
 def _build(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+    config = read_config(checkpoint)
     check_config(config)
     config._attn_implementation = ATTENTION_NAME
     with torch.device("meta"):
@@ -129,12 +134,14 @@ def check_structure(model: PreTrainedModel) -> None:
     """Refuses weights that no format of a plan would reach.
 
     Raises:
-        CapabilityError: A matrix outside nn.Linear and nn.Embedding (Conv1D, experts), or a head by another name.
+        CapabilityError: Experts, another matrix outside nn.Linear and nn.Embedding, or a head by another name.
     """
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
-        norm = "Norm" in type(owner).__name__
-        if parameter.ndim > 1 and not norm and not isinstance(owner, nn.Linear | nn.Embedding):
-            raise CapabilityError(f"{name} is a matrix of {type(owner).__name__}, not of a linear layer")
+        kind = type(owner).__name__
+        if "Expert" in kind or "Router" in kind:
+            raise CapabilityError(f"{name} belongs to a mixture of experts")
+        if parameter.ndim > 1 and "Norm" not in kind and not isinstance(owner, nn.Linear | nn.Embedding):
+            raise CapabilityError(f"{name} is a matrix of {kind}, not of a linear layer")
     if model.get_output_embeddings() is not getattr(model, "lm_head", None):
         raise CapabilityError("its output layer is not called lm_head")

@@ -80,14 +80,19 @@ class KVFormat:
         return self.scale.partition(":")[0]
 
     @property
+    def origin(self) -> str:
+        """Where scales come from: `dynamic`, `calibrated`, `given`, `uncalibrated`, or empty without scales."""
+        return "dynamic" if self.scale == "token-head" else self.scale.partition(":")[2]
+
+    @property
     def calibrated(self) -> bool:
         """Whether scales come from calibration prompts."""
-        return self.scale.endswith(":calibrated")
+        return self.origin == "calibrated"
 
     @property
     def given(self) -> bool:
         """Whether scales come from a file of scales."""
-        return self.scale.endswith(":given")
+        return self.origin == "given"
 
 
 @dataclass(frozen=True)

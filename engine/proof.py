@@ -1,17 +1,19 @@
 """What a stage really holds and ran, counted from its tensors, and whether that is what its plan says."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from .kv.pool import PAGE
-from .precision import PrecisionPlan, StagePlan
+from .kv.pool import PAGE, KVPool, Scales
+from .linear import stored_as
+from .precision import KVFormat, PrecisionPlan, WeightFormat
 from .stage import Stage, Work
 
 _CODE_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int4": "int32"}
-_KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+_KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
 def measure(stage: Stage, work: Work) -> dict[str, Any]:
@@ -27,10 +29,11 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
     linears = stage.weights.linears.values()
     packed = [t for layer in linears for t in layer.packed_tensors()]
     elements = sum(layer.weight.numel() for layer in linears)
-    pool = stage.pool
+    pool, scales = stage.pool, _fixed_scales(stage.pool)
     return {
         "weights": {
             "linears": len(stage.weights.linears),
+            "linears_by_format": _formats(stage),
             "elements": elements,
             "code_dtypes": dict(Counter(_dtype(layer.packed_tensors()[0]) for layer in linears)),
             "code_bits": 8 * sum(_bytes([layer.packed_tensors()[0]]) for layer in linears) / elements,
@@ -43,7 +46,11 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
         "kv": {
             "dtype": _dtype(pool.k),
             "scale": pool.fmt.scale,
+            "scale_origin": pool.fmt.origin,
+            "scale_per": _scale_per(pool),
             "scale_dtype": None if pool.k_scale is None else _dtype(pool.k_scale),
+            "scale_range": None if scales is None else _range(scales),
+            "scales_sha256": None if scales is None else scales.sha256(),
             "bytes_per_token": pool.bytes_per_token(),
             "pool_tokens": pool.n_pages * PAGE,
             "peak_tokens": pool.peak * PAGE,
@@ -57,42 +64,85 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
     }
 
 
-def mismatches(plan: PrecisionPlan, injected: dict[str, float], proof: dict[str, Any]) -> list[str]:
+def mismatches(
+    plan: PrecisionPlan, injected: Mapping[str, float], scales: Mapping[str, Scales], proof: Mapping[str, Any]
+) -> list[str]:
     """Where a measured proof contradicts its plan, in words; empty when it matches.
 
     Args:
         plan: What was asked.
         injected: Named faults that were asked.
+        scales: Fixed scales that were asked, by stage.
         proof: Per stage what `measure` returned.
     """
     found = []
     for name, stage_plan in (("prefill", plan.prefill), ("decode", plan.decode)):
         measured = proof[name]
         factor = injected.get(f"{name}_k_scale", 1.0)
-        found += [f"{name}: {problem}" for problem in _stage_mismatches(stage_plan, factor, measured)]
+        problems = [*_weight_mismatches(stage_plan.weights, measured)]
+        problems += _kv_mismatches(stage_plan.kv, factor, scales.get(name), measured["kv"])
+        found += [f"{name}: {problem}" for problem in problems]
     return found
 
 
-def _stage_mismatches(plan: StagePlan, factor: float, measured: dict[str, Any]) -> Iterable[str]:
-    weights, kv, kernels = measured["weights"], measured["kv"], measured["kernels"]
-    if set(weights["code_dtypes"]) != {_CODE_DTYPE[plan.weights.kind]}:
-        yield f"weights are held as {weights['code_dtypes']}, the plan says {plan.weights}"
-    bits = {"fp32": 32, "bf16": 16, "fp8": 8, "int4": 4}[plan.weights.kind]
+def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable[str]:
+    weights, kernels = measured["weights"], measured["kernels"]
+    if set(weights["code_dtypes"]) != {_CODE_DTYPE[plan.kind]}:
+        yield f"weights are held as {weights['code_dtypes']}, the plan says {plan}"
+    bits = {"fp32": 32, "bf16": 16, "fp8": 8, "int4": 4}[plan.kind]
     if weights["code_bits"] != bits:
         yield f"weights take {weights['code_bits']} bits, the plan says {bits}"
+    wanted = Counter({plan.stored: weights["linears"]})
+    if not plan.lm_head:
+        wanted["fp32" if plan.kind == "fp32" else "bf16"] += 1
+    if weights["linears_by_format"] != dict(wanted):
+        yield f"linears are held as {weights['linears_by_format']}, the plan says {dict(wanted)}"
     if weights["linears_reading_what_is_packed"] != weights["linears"]:
         yield f"only {weights['linears_reading_what_is_packed']} of {weights['linears']} products read what is packed"
-    if kv["dtype"] != _KV_DTYPE[plan.kv.kind]:
-        yield f"KV is held as {kv['dtype']}, the plan says {plan.kv}"
-    if (kv["scale_dtype"] is not None) != (plan.kv.kind == "fp8") or kv["scale"] != plan.kv.scale:
-        yield f"KV scales are {kv['scale'] or 'absent'}, the plan says {plan.kv}"
+    kernel = "fp8_w8a8" if plan.activations == "w8a8" else "fp32" if plan.kind == "fp32" else "bf16"
+    ran = {name for name in kernels if name.startswith("linear.")}
+    if measured["tokens_computed"] and ran != {f"linear.{kernel}.torch"}:
+        yield f"products ran as {sorted(ran)}, the plan asks linear.{kernel}.torch"
+
+
+def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dict[str, Any]) -> Iterable[str]:
+    if kv["dtype"] != _KV_DTYPE[plan.kind]:
+        yield f"KV is held as {kv['dtype']}, the plan says {plan}"
+    if kv["scale_per"] != plan.per or kv["scale"] != plan.scale or (kv["scale_dtype"] == "float32") != bool(plan.per):
+        yield f"KV scales are {kv['scale_per'] or 'absent'} ({kv['scale']}), the plan says {plan}"
+    if scales is not None and kv["scales_sha256"] != scales.sha256():
+        yield f"KV scales are not the ones {plan.origin}"
+    if plan.origin == "uncalibrated" and kv["scale_range"] != [1.0, 1.0]:
+        yield f"uncalibrated KV scales lie in {kv['scale_range']}, not at 1.0"
     if kv["k_read_factor"] != factor:
         yield f"K is read with factor {kv['k_read_factor']}, the injected fault is {factor}"
-    w8a8 = plan.weights.activations == "w8a8"
-    wanted = "linear.fp8_w8a8.torch" if w8a8 else f"linear.{'fp32' if plan.weights.kind == 'fp32' else 'bf16'}.torch"
-    ran = {kernel for kernel in kernels if kernel.startswith("linear.")}
-    if measured["tokens_computed"] and ran != {wanted}:
-        yield f"products ran as {sorted(ran)}, the plan asks {wanted}"
+
+
+def _formats(stage: Stage) -> dict[str, int]:
+    """How many linears are held in each format, lm_head included, as their tensors tell it."""
+    held = Counter(layer.stored for layer in stage.weights.linears.values())
+    held.update(stored_as(m.weight.dtype) for m in stage.weights.model.modules() if isinstance(m, nn.Linear))
+    return dict(held)
+
+
+def _fixed_scales(pool: KVPool) -> Scales | None:
+    """The scales that the pool writes and reads with, where they are fixed."""
+    if pool.k_scale is None or pool.v_scale is None or _scale_per(pool) == "token-head":
+        return None
+    return Scales(pool.k_scale, pool.v_scale)
+
+
+def _scale_per(pool: KVPool) -> str:
+    """Whose elements share a scale, by the shape of the tensors that hold it."""
+    shapes = {() if scale is None else tuple(scale.shape) for scale in (pool.k_scale, pool.v_scale)}
+    layers, slots, kv_heads, _ = pool.k.shape
+    known = {(): "", (layers,): "tensor", (layers, kv_heads): "head", (layers, slots, kv_heads): "token-head"}
+    return known.get(shapes.pop(), "unknown") if len(shapes) == 1 else "unknown"
+
+
+def _range(scales: Scales) -> list[float]:
+    both = torch.cat([scales.k.flatten(), scales.v.flatten()])
+    return [float(both.min()), float(both.max())]
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -41,6 +41,12 @@ class Int4Weight:
         """What a device would hold."""
         return [t for t in (self.packed, self.scale, self.minimum) if t is not None]
 
+    @property
+    def stored(self) -> str:
+        """The format as the tensors alone tell it, spelled as `WeightFormat.stored`."""
+        group = self.packed.shape[1] * 8 // self.scale.shape[1]
+        return f"int4:g{group}:{'sym' if self.minimum is None else 'asym'}"
+
     def dequantize(self) -> Tensor:
         """Shape: (out, in), fp32."""
         shifts = torch.arange(0, 32, 4, dtype=torch.int32)
@@ -72,6 +78,11 @@ class Fp8Weight:
     def tensors(self) -> list[Tensor]:
         """What a device would hold."""
         return [self.codes, self.scale]
+
+    @property
+    def stored(self) -> str:
+        """As in `Int4Weight`."""
+        return "fp8:channel" if self.scale.shape == (len(self.codes), 1) else f"fp8:{tuple(self.scale.shape)}"
 
     def dequantize(self) -> Tensor:
         """Shape: (out, in), fp32."""

@@ -1,9 +1,13 @@
 """One model's weights in one format: read tensor by tensor into an empty definition, packed as they come.
 
-Embeddings, norms and lm_head stay at the compute type and are shared by every weights format of that type.
+Embeddings, norms and lm_head stay at the compute type and are shared by every weights format of that type; an lm_head
+that the format asks for is packed like any other linear. One tensor is in memory beside what stays.
 """
 
+import ctypes
 import gc
+import re
+import sys
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +15,16 @@ from transformers import PreTrainedModel
 
 from evalsvc.errors import EngineError
 
-from .checkpoint.directory import Checkpoint
+from .checkpoint.base import Checkpoint, StoredTensor
 from .layout import layout_of
 from .linear import PlanLinear
 from .model import empty_model
 from .precision import WeightFormat
 from .rope import fill_buffers
+
+HEAD = "lm_head"
+PLAIN_KINDS = ("fp32", "bf16")
+DERIVED = r"rotary_emb\.inv_freq$"  # in checkpoints of older transformers; made again from the configuration
 
 
 class WeightSet:
@@ -27,7 +35,7 @@ class WeightSet:
         dtype: Compute type: fp32 for fp32 weights, bf16 otherwise.
         model: The transformers model.
         layout: What its attention asks of the pages.
-        linears: Name to layer, lm_head excluded.
+        linears: Name to layer; lm_head is among them only when the format packs it.
     """
 
     def __init__(
@@ -53,55 +61,87 @@ class WeightSet:
         self.linears: dict[str, PlanLinear] = {}
         self._fill(checkpoint, shared.setdefault(self.dtype, {}))
         self.model.eval().requires_grad_(False)
-        gc.collect()
+        _give_memory_back()
 
     def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
-        linear_of = {f"{name}.weight": name for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
+        linears = {name for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
+        packed = linears if self.fmt.lm_head else linears - {HEAD}
         expected = {name: parameter.shape for name, parameter in self.model.named_parameters(remove_duplicate=False)}
+        head: Tensor | None = None
         biases: dict[str, Tensor] = {}
-        weights: dict[str, Tensor] = {}
         seen: set[str] = set()
-        for name, tensor in checkpoint.tensors():
-            if name not in expected:
-                raise EngineError(f"model {checkpoint.path}: unexpected tensor {name}")
-            if tensor.shape != expected[name]:
-                raise EngineError(
-                    f"model {checkpoint.path}: tensor {name} has shape {tuple(tensor.shape)}, "
-                    f"config.json asks {tuple(expected[name])}"
-                )
-            seen.add(name)
-            layer = linear_of.get(name)
-            owner, _, leaf = name.rpartition(".")
-            if layer is not None and layer != "lm_head":
-                weights[layer] = tensor
-            elif leaf == "bias" and f"{owner}.weight" in linear_of and owner != "lm_head":
-                biases[owner] = tensor
+        for stored in checkpoint.tensors():
+            if not self._has_place(stored, expected, checkpoint):
+                continue
+            seen.add(stored.name)
+            owner, _, leaf = stored.name.rpartition(".")
+            if self._tied() and stored.name == f"{HEAD}.weight":
+                head = stored.read(self.dtype)
+            elif owner in packed and leaf == "weight":
+                self._pack(owner, stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None))
+            elif owner in packed:
+                biases[owner] = stored.read(self.dtype)
             else:
-                if name not in shared:
-                    shared[name] = tensor.to(self.dtype).clone()
-                self._set(name, shared[name])
-        self._tie(expected, seen, checkpoint)
-        for layer in list(weights):
-            fmt_layer = PlanLinear(weights.pop(layer), biases.get(layer), self.fmt, layer)
-            self.model.set_submodule(layer, fmt_layer)
-            self.linears[layer] = fmt_layer
+                if stored.name not in shared:
+                    shared[stored.name] = stored.read(self.dtype)
+                self._set(stored.name, shared[stored.name])
+        missing = sorted(set(expected) - seen - ({f"{HEAD}.weight"} if self._tied() else set()))
+        if missing:
+            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
+        if self._tied():
+            self._tie(head, checkpoint)
+        for layer, bias in biases.items():
+            self.linears[layer].bias = bias
         fill_buffers(self.model, self.max_length)
         left = [n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.is_meta]
         if left:
             raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
 
-    def _tie(self, expected: dict, seen: set[str], checkpoint: Checkpoint) -> None:
-        missing = sorted(set(expected) - seen)
-        if self.model.config.get_text_config().tie_word_embeddings and "lm_head.weight" in missing:
-            self.model.tie_weights()
-            missing.remove("lm_head.weight")
-        if missing:
-            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
+    def _has_place(self, stored: StoredTensor, expected: dict[str, torch.Size], checkpoint: Checkpoint) -> bool:
+        """Whether the model has the tensor; False for what transformers leaves out of such a checkpoint too."""
+        if stored.name not in expected:
+            ignored = [*(self.model._keys_to_ignore_on_load_unexpected or ()), DERIVED]
+            if any(re.search(pattern, stored.name) for pattern in ignored):
+                return False
+            raise EngineError(f"model {checkpoint.path}: unexpected tensor {stored.name}")
+        if stored.shape != tuple(expected[stored.name]):
+            raise EngineError(
+                f"model {checkpoint.path}: tensor {stored.name} has shape {stored.shape}, "
+                f"config.json asks {tuple(expected[stored.name])}"
+            )
+        return True
+
+    def _pack(self, layer: str, weight: Tensor) -> None:
+        self.linears[layer] = PlanLinear(weight, None, self.fmt, layer)
+        self.model.set_submodule(layer, self.linears[layer])
+
+    def _tied(self) -> bool:
+        return bool(self.model.config.get_text_config().tie_word_embeddings)
+
+    def _tie(self, head: Tensor | None, checkpoint: Checkpoint) -> None:
+        """Makes lm_head of the embedding: the same tensor, or a packed form of it."""
+        embedding: Tensor = self.model.get_input_embeddings().weight.data
+        if head is not None and not torch.equal(head, embedding):
+            raise EngineError(
+                f"model {checkpoint.path}: config.json ties {HEAD}.weight to the embedding, and another is held; "
+                "set tie_word_embeddings to false in config.json if they are meant to differ"
+            )
+        if self.fmt.lm_head:
+            self._pack(HEAD, embedding)
+        else:
+            self._set(f"{HEAD}.weight", embedding)
 
     def _set(self, name: str, tensor: Tensor) -> None:
         owner, _, leaf = name.rpartition(".")
         setattr(self.model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
 
     def shared_tensors(self) -> list[Tensor]:
-        """Embeddings, norms and lm_head, each once."""
+        """Embeddings, norms and an lm_head that is not packed, each once."""
         return list({p.data_ptr(): p for p in self.model.parameters()}.values())
+
+
+def _give_memory_back() -> None:
+    """Hands what loading freed back to the system; glibc keeps it otherwise, a hundred MB and more."""
+    gc.collect()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)

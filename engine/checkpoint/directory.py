@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
 from evalsvc.errors import EngineError
+
+from .base import StoredTensor
+from .shards import INDEX, stored_tensors
 
 MANIFEST = "evalsvc.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json")
 
 
-class Checkpoint:
-    """Files of one model.
+class ModelDirectory:
+    """Files of one model in one directory.
 
     Attributes:
         path: The directory.
@@ -29,14 +29,24 @@ class Checkpoint:
         if not self.path.is_dir():
             raise EngineError(f"model {self.path}: no such directory; give one with config.json and *.safetensors")
         self.config: dict[str, Any] = self._json("config.json")
-        index = self.path / "model.safetensors.index.json"
-        if index.is_file():
-            self.files = sorted(set(self._json(index.name).get("weight_map", {}).values()))
-        else:
-            self.files = ["model.safetensors"]
+        self._placed = self._read_index()
+        self.files = sorted(set(self._placed.values())) or ["model.safetensors"]
         for name in self.files:
             if not (self.path / name).is_file():
                 raise EngineError(f"model {self.path}: {name} is missing; fetch or convert the model again")
+
+    def _read_index(self) -> dict[str, str]:
+        if not (self.path / INDEX).is_file():
+            return {}
+        placed = self._json(INDEX).get("weight_map")
+        if not isinstance(placed, dict) or not placed:
+            raise EngineError(f"model {self.path}: {INDEX} places no tensors; fetch the model again")
+        for name, file in placed.items():
+            if not isinstance(file, str) or Path(file).name != file:
+                raise EngineError(
+                    f"model {self.path}: {INDEX} places tensor {name} in {file!r}, which is no file of it"
+                )
+        return placed
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
@@ -58,7 +68,7 @@ class Checkpoint:
         manifest = self._json(MANIFEST).get("files") if (self.path / MANIFEST).is_file() else {}
         if manifest is None:
             raise EngineError(f"model {self.path}: {MANIFEST} lists no files; delete it or prepare the model again")
-        digests = {name: _sha256(self.path / name) for name in self._hashed_files()}
+        digests = {name: file_sha256(self.path / name) for name in self._hashed_files()}
         for name, expected in manifest.items():
             if digests.get(name) != expected:
                 raise EngineError(
@@ -71,7 +81,7 @@ class Checkpoint:
 
     def write_manifest(self, source: dict[str, str]) -> None:
         """Records what this directory was converted from and the sha256 of each file."""
-        files = {name: _sha256(self.path / name) for name in self._hashed_files()}
+        files = {name: file_sha256(self.path / name) for name in self._hashed_files()}
         (self.path / MANIFEST).write_text(json.dumps({"source": source, "files": files}, indent=1))
 
     def _hashed_files(self) -> list[str]:
@@ -82,28 +92,42 @@ class Checkpoint:
     def _is_tokenizer(name: str) -> bool:
         return name in _TOKENIZER_FILES or name == "chat_template.jinja"
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and tensor, one at a time, mapped from the file.
+    def tensors(self) -> Iterator[StoredTensor]:
+        """Every tensor once, as `stored_tensors` gives them and raises."""
+        return stored_tensors(self.path, self.files, self._placed)
+
+    def tokenizer(self) -> Any:
+        """The tokenizer as transformers reads it; no code of the directory is run.
 
         Raises:
-            EngineError: A truncated or foreign file, or a tensor that holds NaN or infinity, by name.
+            EngineError: It cannot be read.
         """
-        for file in self.files:
-            try:
-                with safe_open(self.path / file, framework="pt") as shard:
-                    for name in shard.keys():  # noqa: SIM118 (not a dict)
-                        tensor = shard.get_tensor(name)
-                        if tensor.is_floating_point() and not tensor.isfinite().all():
-                            raise EngineError(f"model {self.path / file}: tensor {name} holds NaN or infinity")
-                        yield name, tensor
-            except (SafetensorError, OSError) as error:
-                raise EngineError(
-                    f"model {self.path / file}: cannot be read as safetensors ({error}); it is truncated or altered, "
-                    "fetch the model again"
-                ) from None
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.path, trust_remote_code=False)
+        except Exception as error:  # tokenizers raises bare Exception for a file of the wrong form
+            reason = str(error).partition("\n")[0]
+            raise EngineError(f"model {self.path}: the tokenizer cannot be loaded ({reason}); fetch it again") from None
+
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that config.json and generation_config.json call end of sequence."""
+        name = "generation_config.json"
+        generation = self._json(name) if (self.path / name).is_file() else {}
+        ids = [self.config.get("eos_token_id"), generation.get("eos_token_id")]
+        flat = [i for entry in ids for i in (entry if isinstance(entry, list) else [entry])]
+        return frozenset(i for i in flat if i is not None)
 
 
-def _sha256(path: Path) -> str:
+Checkpoint = ModelDirectory
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file.
+
+    Raises:
+        EngineError: It cannot be read.
+    """
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

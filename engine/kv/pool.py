@@ -1,5 +1,7 @@
 """Pages of keys and values in one format."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +29,10 @@ class Scales:
 
     k: Tensor
     v: Tensor
+
+    def sha256(self) -> str:
+        """Hash of the fp32 values."""
+        return hashlib.sha256(json.dumps([self.k.tolist(), self.v.tolist()]).encode()).hexdigest()
 
 
 class KVPool(Pages):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from evalsvc.engine.arm import ArmSpec
-from evalsvc.engine.calibration import scales_hash
 from evalsvc.engine.checkpoint.directory import Checkpoint
 from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
@@ -62,7 +61,7 @@ class EmbeddedTarget:
                 "weights": str(plan.weights),
                 "kv": str(plan.kv),
                 "checkpoint": hashes["checkpoint"],
-                "scales": scales_hash(scales[name]) if name in scales else None,
+                "scales": scales[name].sha256() if name in scales else None,
                 "fault": None if fault is None else {"k_scale": fault},
             }
         details = {

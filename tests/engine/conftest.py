@@ -113,10 +113,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def config_of(name: str) -> PreTrainedConfig:
-    """A configuration of the table."""
+def config_of(name: str, **changes: Any) -> PreTrainedConfig:
+    """A configuration of the table, with changes."""
     model_type, fields = CONFIGS[name]
-    return AutoConfig.for_model(model_type, **(SHAPE | fields))
+    return AutoConfig.for_model(model_type, **(SHAPE | fields | changes))
+
+
+@pytest.fixture(scope="session")
+def architectures() -> dict[str, str]:
+    """By name of a tiny model its model type."""
+    return {name: model_type for name, (model_type, _) in CONFIGS.items()}
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -143,36 +149,40 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Directory of a tiny random model by name; norms and biases are random too, so that none can be left out."""
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Directory of a tiny random model by name; norms and biases are random too, so that none can be left out.
+
+    `tiny("llama", num_hidden_layers=3)` changes the configuration.
+    """
     made: dict[str, Path] = {}
 
-    def make(name: str) -> Path:
-        if name not in made:
+    def make(name: str, **changes: Any) -> Path:
+        key = f"{name} {sorted(changes.items())}"
+        if key not in made:
             generator = torch.Generator().manual_seed(sum(map(ord, name)))
-            model = AutoModelForCausalLM.from_config(config_of(name), dtype=torch.float32)
+            model = AutoModelForCausalLM.from_config(config_of(name, **changes), dtype=torch.float32)
             with torch.no_grad():
-                for key, parameter in sorted(model.named_parameters()):
+                for weight, parameter in sorted(model.named_parameters()):
                     noise = torch.randn(parameter.shape, generator=generator)
-                    if "norm" in key:
+                    if "norm" in weight:
                         parameter.copy_(1 + 0.3 * noise)
                     else:
                         parameter.copy_(0.15 * noise)
-            made[name] = tmp_path_factory.mktemp(name)
-            model.save_pretrained(made[name])
-            _tokenizer().save_pretrained(made[name])
-        return made[name]
+            made[key] = tmp_path_factory.mktemp(name)
+            model.save_pretrained(made[key])
+            _tokenizer().save_pretrained(made[key])
+        return made[key]
 
     return make
 
 
 @pytest.fixture(scope="session")
-def reference(tiny: Callable[[str], Path]) -> Callable[[str], PreTrainedModel]:
-    """transformers' own model with its eager attention, in fp32: the naive path."""
+def reference(tiny: Callable[..., Path]) -> Callable[..., PreTrainedModel]:
+    """transformers' own model with its eager attention, in fp32: the naive path. Arguments as for `tiny`."""
 
-    def load(name: str) -> PreTrainedModel:
-        model = AutoModelForCausalLM.from_pretrained(tiny(name), attn_implementation="eager", dtype=torch.float32)
-        return model.eval()
+    def load(name: str, **changes: Any) -> PreTrainedModel:
+        path = tiny(name, **changes)
+        return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", dtype=torch.float32).eval()
 
     return load
 

@@ -1,11 +1,17 @@
 """The proof counts tensors, and says so when they are not what the plan promises."""
 
+import json
+from collections import Counter
+
 import pytest
 import torch
 
 from evalsvc.engine import linear as linear_module
+from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv import pool as pool_module
+from evalsvc.engine.linear import PlanLinear
+from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.requests import GenerateRequest
 
 PLANS = [
@@ -15,10 +21,34 @@ PLANS = [
     "w=fp8:w8a16,kv=fp8:uncalibrated",
     "w=int4:g32:sym,kv=bf16 > w=int4:g32:asym,kv=fp8",
     "w=bf16,kv=bf16 > w=fp32,kv=fp8",
+    "w=int4:g32:lm_head,kv=int8 > w=fp8:w8a16:lm_head,kv=int8:head:given",
+    "w=fp8:lm_head,kv=int8:given > kv=fp8:given",
 ]
 WEIGHT_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int4": 4}
 # Two layers of a tiny llama: q, k, v, o (64 -> 128, 64, 64, and back), gate, up, down (64 x 96).
 ELEMENTS = 2 * (64 * 128 * 2 + 64 * 64 * 2 + 3 * 64 * 96)
+
+
+HEAD = 64 * 288  # not tied, and quantized only when asked
+
+
+@pytest.fixture
+def serve_given(serve, tmp_path):
+    """As `serve`, with a file of scales where a plan asks for one: 2^-4 and 2^-5 times layer, head and part."""
+
+    def load(plan: str, **options) -> Engine:
+        parsed = parse_plan(plan)
+        kinds = {kv.per for kv in (parsed.prefill.kv, parsed.decode.kv) if kv.given}
+        if not kinds:
+            return serve("llama", plan, **options)
+        (per,) = kinds
+        k = [[0.0625, 0.125], [0.1875, 0.25]] if per == "head" else [0.0625, 0.125]
+        v = [[0.03125, 0.0625], [0.125, 0.3125]] if per == "head" else [0.03125, 0.0625]
+        path = tmp_path / "scales.json"
+        path.write_text(json.dumps({"k": k, "v": v}))
+        return serve("llama", plan=None, plans={"a": ArmSpec(parsed, scales=path)}, **options)
+
+    return load
 
 
 def answered(engine: Engine) -> dict:
@@ -27,26 +57,75 @@ def answered(engine: Engine) -> dict:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_an_honest_arm_matches_and_its_bytes_are_counted(serve, plan):
-    engine = serve("llama", plan)
+def test_an_honest_arm_matches_and_its_bytes_are_counted(serve_given, plan):
+    engine = serve_given(plan)
     proof, parsed = answered(engine), engine.arm().spec.plan
     assert proof["mismatches"] == []
     for name, stage in (("prefill", parsed.prefill), ("decode", parsed.decode)):
         weights, kv = proof[name]["weights"], proof[name]["kv"]
-        bits = WEIGHT_BITS[stage.weights.kind]
-        assert weights["elements"] == ELEMENTS and weights["linears"] == 14
+        bits, head = WEIGHT_BITS[stage.weights.kind], stage.weights.lm_head
+        elements = ELEMENTS + head * HEAD
+        assert weights["elements"] == elements and weights["linears"] == 14 + head
         assert weights["code_bits"] == bits
-        scales = {"fp8": 4 * 2 * (128 + 64 + 64 + 64 + 96 + 96 + 64), "int4": ELEMENTS // 32 * 2}.get(
-            stage.weights.kind, 0
-        )
+        channels = 2 * (128 + 64 + 64 + 64 + 96 + 96 + 64) + head * 288
+        scales = {"fp8": 4 * channels, "int4": elements // (stage.weights.group or 1) * 2}.get(stage.weights.kind, 0)
         scales *= 1 if stage.weights.symmetric else 2
-        assert weights["format_bytes"] == ELEMENTS * bits // 8 + scales
-        element = {"fp32": 4, "bf16": 2, "fp8": 1}[stage.kv.kind]
+        assert weights["format_bytes"] == elements * bits // 8 + scales
+        plain = "fp32" if stage.weights.kind == "fp32" else "bf16"
+        formats = Counter({stage.weights.stored: 14 + head}) + Counter({plain: 1 - head})
+        assert weights["linears_by_format"] == formats
+        # Embeddings, five norms, and the head where it is not packed.
+        assert weights["other_bytes"] == (HEAD * (2 - head) + 5 * 64) * (4 if plain == "fp32" else 2)
+        element = {"fp32": 4, "bf16": 2, "fp8": 1, "int8": 1}[stage.kv.kind]
         dynamic = 4 if stage.kv.scale == "token-head" else 0
         assert kv["bytes_per_token"] == 2 * 2 * 2 * (32 * element + dynamic)  # layers, K and V, heads
+        assert (kv["scale_per"], kv["scale_origin"]) == (stage.kv.per, stage.kv.origin)
+        ranges = {"given": [0.03125, 0.125] if stage.kv.per == "tensor" else [0.03125, 0.3125]}
+        assert kv["scale_range"] == (ranges | {"uncalibrated": [1.0, 1.0]}).get(stage.kv.origin)
         assert kv["peak_tokens"] == 16
         assert proof[name]["tokens_computed"] == (5 if name == "prefill" else 2)
     assert engine.capacity(1_000_000)["decode"] == int(1_000_000 / proof["decode"]["kv"]["bytes_per_token"])
+
+
+def test_a_cache_of_one_byte_elements_holds_twice_the_tokens(serve_given):
+    """A head of 32 numbers with its scale takes 36 bytes instead of 64."""
+    twice, dynamic = serve_given("kv=bf16 > kv=fp8:uncalibrated"), serve_given("kv=bf16 > kv=int8")
+    assert twice.capacity(343_000 * 512) == {"prefill": 343_000, "decode": 686_000}
+    assert dynamic.capacity(343_000 * 512)["decode"] == 343_000 * 64 // 36
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_head_in_another_form_than_asked_is_a_mismatch(serve, monkeypatch, kept):
+    """Left at bf16 though asked, or quantized though not."""
+    engine = serve("llama", "w=int4:g32:lm_head" if kept else "w=int4:g32")
+    weights = engine.arm().prefill.weights
+    if kept:
+        head = weights.linears.pop("lm_head")
+        weights.model.lm_head = torch.nn.Linear(64, 288, bias=False, dtype=torch.bfloat16)
+        assert head.stored == "int4:g32:sym"
+    else:
+        weights.linears["lm_head"] = PlanLinear(weights.model.lm_head.weight, None, weights.fmt, "lm_head")
+        weights.model.lm_head = weights.linears["lm_head"]
+    assert any("linears are held as" in m for m in answered(engine)["mismatches"])
+
+
+@pytest.mark.parametrize("plan", ["kv=fp8:head:given", "kv=int8:given", "kv=fp8:uncalibrated"])
+def test_scales_that_are_not_the_ones_asked_are_a_mismatch(serve_given, plan):
+    engine = serve_given(plan)
+    assert engine.proof()["mismatches"] == []
+    scale = engine.arm().decode.pool.v_scale
+    scale.view(-1)[-1] *= 1.001
+    (found,) = engine.proof()["mismatches"]
+    assert found.startswith("decode: ") and "scales" in found
+    scale.fill_(1.0)  # what was asked never arrived
+    assert len(engine.proof()["mismatches"]) == (0 if "uncalibrated" in plan else 1)
+
+
+def test_a_scale_of_another_shape_than_the_plan_says_is_a_mismatch(serve_given):
+    engine = serve_given("kv=fp8:head:given")
+    pool = engine.arm().decode.pool
+    pool.k_scale, pool.v_scale = pool.k_scale[:, 0].clone(), pool.v_scale[:, 0].clone()
+    assert any("KV scales are tensor" in m for m in engine.proof()["mismatches"])
 
 
 @pytest.mark.parametrize("plan", ["w=fp8", "w=fp8:w8a16", "w=int4:g32"])

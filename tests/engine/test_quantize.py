@@ -102,3 +102,18 @@ def test_every_format_takes_the_bytes_that_it_promises(fmt, bits):
     held = quantize(weights(48, 256), fmt)
     tensors = [held] if isinstance(held, torch.Tensor) else held.tensors()
     assert sum(t.numel() * t.element_size() for t in tensors) * 8 == 48 * 256 * bits
+
+
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        *(WeightFormat("int4", "", group, symmetric) for group in (32, 64, 128) for symmetric in (True, False)),
+        WeightFormat("fp8", "w8a8"),
+        WeightFormat("fp8", "w8a16"),
+    ],
+)
+def test_the_tensors_alone_tell_the_format(fmt):
+    held = quantize(weights(48, 256), fmt)
+    assert not isinstance(held, torch.Tensor)
+    assert held.stored == fmt.stored
+    assert held.rows(slice(0, 1)).stored == fmt.stored

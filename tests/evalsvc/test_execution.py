@@ -238,8 +238,8 @@ def test_a_format_that_is_held_and_never_read_is_a_mismatch(tmp_path, write_expe
         came_in.setdefault(pages.data_ptr(), x.new_zeros(pages.shape))[slots] = x
         kv_write(pages, scale, slots, x)
 
-    def read(q, k, v, k_scale, v_scale, tiles, scaling):
-        return paged(q, came_in[k.data_ptr()], came_in[v.data_ptr()], None, None, tiles, scaling)
+    def read(q, k, v, k_scale, v_scale, *rest):
+        return paged(q, came_in[k.data_ptr()], came_in[v.data_ptr()], None, None, *rest)
 
     kv_write, paged = attention.kv_write, attention.paged_attention
     monkeypatch.setattr(attention, "kv_write", write)

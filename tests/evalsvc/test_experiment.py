@@ -54,6 +54,30 @@ def test_both_stages_score_where_decode_differs(load, candidate, through, throug
     assert experiment.throughs == throughs
 
 
+@pytest.mark.parametrize(
+    ("base", "candidate", "differs"),
+    [
+        ({"plan": "kv=fp8:given", "scales": "a.json"}, {"plan": "kv=fp8:given", "scales": "a.json"}, False),
+        ({"plan": "kv=fp8:given", "scales": "a.json"}, {"plan": "kv=fp8:given", "scales": "b.json"}, True),
+        ({"plan": "kv=fp8:calibrated", "calibration": "a"}, {"plan": "kv=fp8:calibrated", "calibration": "b"}, True),
+        (
+            {"plan": "kv=bf16 > kv=int8:calibrated", "calibration": "a"},
+            {"plan": "w=fp8 > w=bf16,kv=int8:calibrated", "calibration": "a"},
+            True,
+        ),
+        (
+            {"plan": "kv=fp8:given > kv=bf16", "scales": "a.json"},
+            {"plan": "kv=fp8:given > kv=bf16", "scales": "b.json"},
+            False,
+        ),
+    ],
+)
+def test_other_scales_are_another_decode_stage(load, base, candidate, differs):
+    """Calibrated ones come from what prefill's weights computed."""
+    experiment = load(arms={"base": base, "cand": candidate})
+    assert experiment.throughs == (("prefill", "decode") if differs else ("prefill",))
+
+
 def test_a_fault_in_decode_alone_is_scored_through_decode(load):
     """Equal plans and a fault: prefill could not see it."""
     arms = {"base": {"plan": "kv=fp8"}, "cand": {"plan": "kv=fp8", "inject": {"decode_k_scale": 0.5}}}

@@ -15,7 +15,11 @@ FORMATS = {
     "bf16": KVFormat("bf16"),
     "token-head": KVFormat("fp8", "token-head"),
     "calibrated": KVFormat("fp8", "tensor:calibrated"),
+    "per head": KVFormat("fp8", "head:given"),
     "uncalibrated": KVFormat("fp8", "tensor:uncalibrated"),
+    "int8 token-head": KVFormat("int8", "token-head"),
+    "int8 calibrated": KVFormat("int8", "tensor:calibrated"),
+    "int8 per head": KVFormat("int8", "head:given"),
 }
 # (tokens already there, tokens now): borders of pages (16) and of blocks of keys (128) among them.
 RAGGED = [(0, 1), (0, 16), (5, 12), (127, 1), (126, 5), (128, 16), (200, 70), (31, 1)]
@@ -39,7 +43,10 @@ def naive(q, k, v, scaling, window=None, softcap=None):
 def filled(fmt: KVFormat, dim: int, seed: int = 0):
     """A poisoned pool with ragged sequences, pages scattered, and the packed batch of their new tokens."""
     g = torch.Generator().manual_seed(seed)
-    scales = Scales(torch.tensor([0.011]), torch.tensor([0.007])) if fmt.calibrated else None
+    scales = None
+    if fmt.calibrated or fmt.given:
+        k, v = torch.tensor([[0.07, 0.011]]), torch.tensor([[0.03, 0.05]])
+        scales = Scales(k, v) if fmt.per == "head" else Scales(k[:, 0], v[:, 0])
     pool = KVPool(fmt, 1, KV_HEADS, dim, 1600, scales, poison=True)
     sequences = [Sequence() for _ in RAGGED]
     for start in range(0, 200, 16):  # page by page in turns, so that no sequence is contiguous

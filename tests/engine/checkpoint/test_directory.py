@@ -115,27 +115,15 @@ def test_a_config_field_of_the_wrong_type_is_one_sentence(model):
     assert "hidden_size" in refusal(model)
 
 
-@pytest.mark.parametrize("model_type", ["foo", "mamba", "gemma2", None])
+@pytest.mark.parametrize("model_type", ["foo", "mamba", None])
 def test_an_architecture_that_is_not_served_is_refused_by_name(model, model_type):
     config_changed(model, model_type=model_type)
-    assert repr(model_type) in refusal(model, CapabilityError)
+    assert str(model_type) in refusal(model, CapabilityError)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "rope type 'dynamic'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "already quantized"),
-        (
-            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
-            "sliding_attention",
-        ),
-    ],
-)
-def test_what_would_be_answered_wrongly_is_refused(model, change, words):
-    config_changed(model, **change)
-    with pytest.raises(CapabilityError, match=words):
-        Engine.load(model, "w=bf16", kv_tokens=64).arm()
+def test_a_checkpoint_that_is_quantized_already_is_refused(model):
+    config_changed(model, quantization_config={"quant_method": "gptq"})
+    assert "already quantized" in refusal(model, CapabilityError)
 
 
 def test_a_missing_directory_is_named(tmp_path):

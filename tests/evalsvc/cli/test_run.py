@@ -191,6 +191,22 @@ def test_calibrations_and_faults(write, refused, calibration, arm, says):
     assert says in refused(path)
 
 
+@pytest.mark.parametrize(
+    ("scales", "arm", "says"),
+    [
+        (None, {"scales": "scales.json"}, "scales.json does not exist"),
+        ('{"k": [1], "v": 1}', {"scales": "scales.json"}, "'k' must hold one number, for each of"),
+        ("{}", {}, "give the arm `scales: FILE.json`"),
+        ("{}", {"plan": "kv=fp8", "scales": "scales.json"}, "remove the arm's `scales`"),
+    ],
+)
+def test_given_scales(write, refused, scales, arm, says):
+    path = write(arms={"bf16": TWO["bf16"], "kv": {"plan": "kv=bf16 > kv=fp8:given"} | arm})
+    if scales is not None:
+        (path.parent / "scales.json").write_text(scales)
+    assert says in refused(path)
+
+
 def test_a_group_that_does_not_divide_names_those_that_do(write, refused):
     said = refused(write(arms={"bf16": TWO["bf16"], "kv": {"plan": "w=int4:g128"}}))
     assert "128" in said and "32" in said

@@ -1,5 +1,6 @@
 """The embedded engine as a target: what is known before the first item, and the probe."""
 
+import json
 import math
 
 import pytest
@@ -81,6 +82,26 @@ def test_a_calibration_enters_by_its_scales_and_its_text(target, calibration):
     after = target(plan, calibration=calibration).facts("a")
     assert before.stages["decode"]["scales"] != after.stages["decode"]["scales"]
     assert before.fingerprint != after.fingerprint
+
+
+def test_given_scales_enter_by_their_numbers_and_each_stage_by_its_own(tiny_model, tmp_path):
+    def facts(plan: str, text: str):
+        path = tmp_path / "scales.json"
+        path.write_text(text)
+        arms = {"a": ArmSpec(parse_plan(plan), scales=path)}
+        return EmbeddedTarget(tiny_model, arms, threads=1, batch=8, kv_tokens=512, cache=None).facts("a")
+
+    layers = json.loads((tiny_model / "config.json").read_text())["num_hidden_layers"]
+    ones, halves = str([1.0] * layers), str([0.5] * layers)
+    decode = "kv=bf16 > kv=fp8:given"
+    first, spaced, other = (
+        facts(decode, f'{{"k": {k},{space}"v": {ones}}}') for k, space in ((ones, ""), (ones, "   "), (halves, ""))
+    )
+    assert first.stages["prefill"]["scales"] is None and len(first.stages["decode"]["scales"]) == 64
+    assert first.fingerprint == spaced.fingerprint != other.fingerprint
+    assert first.stages["decode"]["scales"] != other.stages["decode"]["scales"]
+    both = facts("kv=fp8:given > kv=int8:given", f'{{"k": {ones}, "v": {halves}}}')
+    assert both.stages["prefill"]["scales"] == both.stages["decode"]["scales"] is not None
 
 
 def test_scales_from_the_cache_are_the_scales_computed(target, calibration, tmp_path):

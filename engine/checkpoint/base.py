@@ -1,0 +1,92 @@
+"""What the engine asks of a checkpoint, whatever kind of file it is kept in."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from evalsvc.errors import EngineError
+
+BLOCK_VALUES = 2**19  # decoded, checked and converted at a time, so that what is copied on the way stays small
+
+
+@dataclass(frozen=True)
+class StoredTensor(ABC):
+    """A tensor in its file, not read yet.
+
+    Attributes:
+        file: Where it is.
+        name: Its name in transformers' model.
+        shape: Its shape there.
+        dtype: A type that holds the file's values exactly.
+    """
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @abstractmethod
+    def rows(self, some: slice) -> Tensor:
+        """Some of the outermost dimension in `dtype`; may be a view of the file."""
+
+    def read(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor in memory of its own, so that nothing that happens to the file later can reach an answer.
+
+        Args:
+            dtype: Rounds to it; None keeps the values exact.
+
+        Raises:
+            EngineError: It holds NaN or infinity, in the file or once rounded.
+        """
+        held = torch.empty(self.shape, dtype=dtype or self.dtype)
+        step = max(1, BLOCK_VALUES * self.shape[0] // max(1, held.numel()))
+        for start in range(0, self.shape[0], step):
+            some = slice(start, start + step)
+            block = self.rows(some)
+            self._check_finite(block, "")
+            held[some] = block
+            if held.dtype != block.dtype:
+                self._check_finite(held[some], f" once rounded to {str(dtype).removeprefix('torch.')}")
+        return held
+
+    def _check_finite(self, block: Tensor, when: str) -> None:
+        if not bool(torch.stack(torch.aminmax(block)).isfinite().all()):
+            raise EngineError(f"model {self.file}: tensor {self.name} holds NaN or infinity{when}")
+
+
+class Checkpoint(Protocol):
+    """Files of one model.
+
+    Attributes:
+        path: The directory or file.
+        config: transformers' configuration, as config.json has it.
+    """
+
+    path: Path
+    config: dict[str, Any]
+
+    def hashes(self) -> dict[str, str]:
+        """sha256 of what the weights are read from (`checkpoint`) and of the tokenizer (`tokenizer`)."""
+        ...
+
+    def tensors(self) -> Iterator[StoredTensor]:
+        """Every tensor once, in the order in which the files hold them."""
+        ...
+
+    def tokenizer(self) -> Any:
+        """The tokenizer: a transformers `PreTrainedTokenizerFast`.
+
+        Raises:
+            EngineError: It cannot be read.
+            CapabilityError: Its kind would not be built exactly.
+        """
+        ...
+
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that the files, the tokenizer aside, call end of sequence."""
+        ...
