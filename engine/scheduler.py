@@ -353,7 +353,7 @@ class Scheduler:
 
     def _has_places(self, prompt: Prompt) -> bool:
         for lane in prompt.lanes:
-            coming = sum(l.stage is lane.stage for p in [prompt, *self._active] for l in p.lanes)
+            coming = sum(other.stage is lane.stage for one in [prompt, *self._active] for other in one.lanes)
             if len(self._lanes.get(lane.stage, ())) + coming > self.max_batch:
                 return False
         return True

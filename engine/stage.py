@@ -1,7 +1,7 @@
 """A stage: weights in a format, a KV pool in a format, and the forward that joins them.
 
-`PrefillStage` computes prompts in tiles of 16 queries; `DecodeStage` computes one token a sequence a step and reads only
-its own pool.
+`PrefillStage` computes prompts in tiles of 16 queries; `DecodeStage` computes one token a sequence a step and reads
+only its own pool.
 """
 
 from collections import Counter
