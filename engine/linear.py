@@ -2,6 +2,11 @@
 
 One form of product per format, whatever the batch: bf16 (or fp32) from the decoded copy; for `fp8:w8a8` the activation
 is quantized per token for real, the product runs over the exact e4m3 values in bf16, and both scales follow it.
+
+torch's bf16 product on CPU ends in bf16, so w8a8 is rounded once before its scales and once after. Measured on a 135M
+Llama, 800 tokens: KL from the same codes with all other arithmetic in fp32 is 0.0183 nats; with an exact product,
+rounded once, 0.0188; with the product's residual added by a second one, 0.0182 at twice the time. What rounding
+activations to e4m3 does to the next layer's codes hides the difference, and so the plain product stays.
 """
 
 import torch

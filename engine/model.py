@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from evalsvc.errors import CapabilityError, EngineError
 
 from .attention import ATTENTION_NAME
-from .checkpoint.directory import Checkpoint
+from .checkpoint.base import Checkpoint
 from .layout import layout_of
 from .rope import check_rope, hold_still
 
@@ -89,8 +90,8 @@ def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def read_config(checkpoint: Checkpoint) -> Any:
-    """config.json as transformers reads it, defaults filled in and old names of fields replaced."""
-    return AutoConfig.from_pretrained(checkpoint.path, trust_remote_code=False)
+    """The configuration as transformers reads it, defaults filled in and old names of fields replaced."""
+    return CONFIG_MAPPING[checkpoint.config["model_type"]].from_dict(dict(checkpoint.config))
 
 
 def _build(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:

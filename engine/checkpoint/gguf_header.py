@@ -53,6 +53,40 @@ class GgufHeader:
     tensors: tuple[GgufTensor, ...]
     tokenizer_hash: str
 
+    @property
+    def architecture(self) -> str:
+        """What kind of model it is."""
+        return str(self.fields.get("general.architecture"))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A field of the architecture that is a number.
+
+        Raises:
+            EngineError: It is missing and has no default, or it is something else.
+        """
+        full = f"{self.architecture}.{key}"
+        value = self.fields.get(full, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            shown = "missing" if value is None else f"a {type(value).__name__}, not a number"
+            raise EngineError(f"model {self.path}: field {full} is {shown}; fetch or convert it again")
+        return value
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """As `number`, for a whole number above zero."""
+        value = self.number(key, default)
+        if value < 1 or value != int(value):
+            raise EngineError(f"model {self.path}: field {self.architecture}.{key} is {value}, not a count above zero")
+        return int(value)
+
+    def token_id(self, role: str) -> int | None:
+        """The id of the token in a role (`bos`, `eos`, `eot`, `unknown`, `padding`); None when the file has none."""
+        return self.fields.get(f"tokenizer.ggml.{role}_token_id")
+
+    def eos_token_id(self) -> int | list[int] | None:
+        """Ids that end an answer: of a sequence, and of a turn."""
+        ids = list(dict.fromkeys(i for i in (self.token_id("eos"), self.token_id("eot")) if i is not None))
+        return ids if len(ids) > 1 else ids[0] if ids else None
+
 
 def read_header(path: Path) -> GgufHeader:
     """Reads a file's fields and tensor table.

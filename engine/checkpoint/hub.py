@@ -1,0 +1,44 @@
+"""A model by its hub id, `organisation/name` or `organisation/name@revision`, fetched once into the hub's own cache."""
+
+import os
+import re
+from pathlib import Path
+
+from evalsvc.errors import EngineError
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+_WANTED = ("*.json", "*.jinja", "*.safetensors", "tokenizer.model")
+_UNWANTED = ("*/*", "consolidated*")  # other forms of the same weights
+_TRUE = ("1", "ON", "YES", "TRUE")
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether text has the form of a hub id."""
+    return _ID.fullmatch(text) is not None
+
+
+def fetch(model_id: str) -> Path:
+    """The directory of a hub model, from the cache or fetched now. No code of the model is fetched.
+
+    Raises:
+        EngineError: It is not in the cache, and the hub cannot be reached or does not give it.
+    """
+    from huggingface_hub import errors, snapshot_download
+
+    name, _, revision = model_id.partition("@")
+    try:
+        held = snapshot_download(
+            name, revision=revision or None, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED)
+        )
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        why = "the hub shows you no such model or revision; check the id, or log in with `hf auth login`"
+    except Exception as error:  # what a network or a disk can do is of many kinds
+        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+        reason = "HF_HUB_OFFLINE is set" if offline else str(error).strip().partition("\n")[0]
+        why = (
+            f"it is not in the hub's cache and cannot be fetched ({reason}); run `hf download {name}` where there is "
+            "a network, or give a directory"
+        )
+    else:
+        return Path(held)
+    raise EngineError(f"model {model_id}: no such directory here, and by this id {why}")
