@@ -30,7 +30,7 @@ class Text:
         if isinstance(tokenizer, Path):
             tokenizer, generation_eos = _load(tokenizer)
         self.tokenizer = tokenizer
-        ids = [config_eos, tokenizer.eos_token_id, generation_eos]  # pyright: ignore[reportAttributeAccessIssue]
+        ids = [config_eos, tokenizer.eos_token_id, generation_eos]
         flat = [i for entry in ids for i in (entry if isinstance(entry, list) else [entry])]
         self.eos_ids = frozenset(i for i in flat if i is not None)
 
@@ -52,8 +52,9 @@ class Text:
         """
         if isinstance(prompt, str):
             _check_unicode(prompt)
-            bos = self.tokenizer.bos_token  # pyright: ignore[reportAttributeAccessIssue]
-            return self.tokenizer.encode(prompt, add_special_tokens=not (bos and prompt.startswith(bos)))
+            bos = self.tokenizer.bos_token
+            spelt = isinstance(bos, str) and bos and prompt.startswith(bos)
+            return self.tokenizer.encode(prompt, add_special_tokens=not spelt)
         if isinstance(prompt, Mapping) or any(isinstance(entry, Mapping) for entry in prompt):
             return self.render(prompt)  # pyright: ignore[reportArgumentType]
         return list(prompt)  # pyright: ignore[reportReturnType]
@@ -152,7 +153,7 @@ class Text:
     @cached_property
     def special_tokens(self) -> dict[int, str]:
         """What the tokens that `plain` leaves out look like."""
-        return {i: token.content for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}  # pyright: ignore[reportAttributeAccessIssue]
+        return {i: token.content for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
 
     def piece(self, token: int) -> str | None:
         """How the vocabulary spells one token; None for one that `plain` leaves out."""
