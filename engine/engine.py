@@ -17,7 +17,8 @@ from evalsvc.kernels import dispatch
 from . import calibration as calibrating
 from .arm import Arm, ArmSpec
 from .batch import Chunk
-from .checkpoint.directory import Checkpoint
+from .checkpoint.base import Checkpoint
+from .checkpoint.open import open_checkpoint
 from .generation import generate_jobs
 from .jobs import Ticket
 from .kv.pages import PoolFull
@@ -112,16 +113,16 @@ class Engine:
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        model: str | Path,
         plan: str | PrecisionPlan | None = None,
         plans: Mapping[str, str | PrecisionPlan | ArmSpec] | None = None,
         device: str = "auto",
         **options: Any,
     ) -> "Engine":
-        """An engine for a model directory.
+        """An engine for a model.
 
         Args:
-            path: Directory with config.json, safetensors and a tokenizer.
+            model: A directory with config.json, safetensors and a tokenizer; a `.gguf` file; or a hub id.
             plan: One plan, served as the arm `default`; or
             plans: Arms by name.
             device: `auto` or `cpu`.
@@ -143,7 +144,7 @@ class Engine:
                 specs[name] = value
             else:
                 specs[name] = ArmSpec(parse_plan(value) if isinstance(value, str) else value)  # pyright: ignore[reportArgumentType]
-        return cls(Checkpoint(path), specs, **options)
+        return cls(open_checkpoint(model), specs, **options)
 
     # -- arms ----------------------------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class Engine:
     def text(self) -> Text:
         """The tokenizer."""
         if self._text is None:
-            self._text = Text(self.checkpoint.path, self.checkpoint.config.get("eos_token_id"))
+            self._text = Text(self.checkpoint.tokenizer(), sorted(self.checkpoint.eos_ids()))
         return self._text
 
     def arm(self, name: str | None = None) -> Arm:

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from evalsvc.errors import CapabilityError, ConfigError
-from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_directory
+from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_path
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
 from evalsvc.runner import ArmRun, Question, questions, run_arm
@@ -231,7 +231,7 @@ def _target(prepared: Prepared, batch: int, names: Collection[str]):
         if name in names
     }
     return EmbeddedTarget(
-        model_directory(experiment, prepared.base_dir, cache),
+        model_path(experiment, prepared.base_dir, cache),
         specs,
         threads=experiment.threads,
         batch=batch,

@@ -71,7 +71,8 @@ class Experiment(_Frozen):
 
     Attributes:
         name: What `ls` calls its runs.
-        model: A model directory, or `SmolLM2-135M-Instruct` for the small one in the cache.
+        model: A model directory, or a `.gguf` file, a hub id, or `SmolLM2-135M-Instruct` for
+            the small one in the cache.
         arms: Name to arm, in the order in which they run (the baseline always runs first).
         baseline: Name of the arm that the others are compared with.
         suites: What is asked.
@@ -138,11 +139,11 @@ def load_experiment(path: Path) -> Experiment:
     return read_model(path, Experiment)
 
 
-def model_directory(experiment: Experiment, base_dir: Path, cache: Path) -> Path:
-    """The model's directory; the small model is decoded into the cache on first use.
+def model_path(experiment: Experiment, base_dir: Path, cache: Path) -> Path | str:
+    """Where the model is, or its hub id; the small model is decoded into the cache on first use.
 
     Raises:
-        ConfigError: No such directory.
+        ConfigError: No such directory or file, and no hub id.
         EngineError: The small model's package is missing or altered.
     """
     if experiment.model == SMALL_MODEL:
@@ -150,9 +151,14 @@ def model_directory(experiment: Experiment, base_dir: Path, cache: Path) -> Path
 
         return prepare(cache)
     path = base_dir / Path(experiment.model).expanduser()
-    if not path.is_dir():
-        raise ConfigError(f"model {path}: no such directory; give a model directory or `{SMALL_MODEL}`")
-    return path
+    if path.exists():
+        return path
+    from evalsvc.engine.checkpoint.hub import is_hub_id
+
+    if is_hub_id(experiment.model):
+        return experiment.model
+    message = f"model {path}: no such directory or .gguf file; give one, a hub id or `{SMALL_MODEL}`"
+    raise ConfigError(message)
 
 
 def experiment_hash(experiment: Experiment, asked: list[dict[str, Any]], passages: list[str]) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evalsvc.engine.arm import ArmSpec
-from evalsvc.engine.checkpoint.directory import Checkpoint
+from evalsvc.engine.checkpoint.open import open_checkpoint
 from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
 from evalsvc.errors import EngineError
@@ -24,7 +24,7 @@ class EmbeddedTarget:
 
     def __init__(
         self,
-        model: Path,
+        model: Path | str,
         arms: Mapping[str, ArmSpec],
         *,
         threads: int,
@@ -39,7 +39,7 @@ class EmbeddedTarget:
         """
         torch.set_num_threads(threads)
         self.threads = threads
-        self.engine = Engine(Checkpoint(model), arms, kv_tokens=kv_tokens, max_batch=batch, cache=cache)
+        self.engine = Engine(open_checkpoint(model), arms, kv_tokens=kv_tokens, max_batch=batch, cache=cache)
 
     def facts(self, arm: str) -> ArmFacts:
         """What is known before item 1. Runs a calibration when its scales are not in the cache.

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from evalsvc.errors import ConfigError
-from evalsvc.experiment import Experiment, load_experiment, model_directory
+from evalsvc.experiment import Experiment, load_experiment, model_path
 
 ARMS = {"base": {"plan": "w=bf16"}, "cand": {"plan": "w=fp8"}}
 SUITES = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl"}]
@@ -155,10 +155,13 @@ def test_a_model_is_found_beside_the_file_and_in_the_home(load, tmp_path, monkey
     for folder in (tmp_path / "model", tmp_path / "home" / "m"):
         folder.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert model_directory(load(), tmp_path, tmp_path) == tmp_path / "model"
-    assert model_directory(load(model="~/m"), tmp_path, tmp_path) == tmp_path / "home" / "m"
+    assert model_path(load(), tmp_path, tmp_path) == tmp_path / "model"
+    assert model_path(load(model="~/m"), tmp_path, tmp_path) == tmp_path / "home" / "m"
+    (tmp_path / "small.gguf").touch()
+    assert model_path(load(model="small.gguf"), tmp_path, tmp_path) == tmp_path / "small.gguf"
+    assert model_path(load(model="organisation/name@main"), tmp_path, tmp_path) == "organisation/name@main"
     with pytest.raises(ConfigError, match="no such directory"):
-        model_directory(load(model="nowhere"), tmp_path, tmp_path)
+        model_path(load(model="nowhere"), tmp_path, tmp_path)
 
 
 def test_a_file_is_frozen():
