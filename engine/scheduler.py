@@ -330,10 +330,10 @@ class Scheduler:
         return True
 
     def _admitted(self, pieces: dict[Memory, list[Piece]]) -> Iterator[Prompt]:
-        if not self._worth_admitting():
-            return
         for prompt in self._waiting[: 4 * self.max_batch]:
             if len(self._active) >= self.max_batch or not self._room(pieces[prompt.stage]):
+                return
+            if prompt.lanes and not self._worth_admitting():
                 return
             if self._is_being_computed(prompt):
                 continue
@@ -347,7 +347,7 @@ class Scheduler:
             yield prompt
 
     def _worth_admitting(self) -> bool:
-        """Prompts come in when a quarter of the places is free: one short prompt alone costs as much as many."""
+        """Answers come in when a quarter of the places is free: one short prompt alone costs as much as many."""
         fullest = max((len(lanes) for lanes in self._lanes.values()), default=0)
         return bool(self._active) or fullest == 0 or (self.max_batch - fullest) * 4 >= self.max_batch
 
