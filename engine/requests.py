@@ -26,8 +26,6 @@ class GenerateRequest:
         n: Answers to draw; the prompt is computed once.
         logprobs: None for none; k for each token's log-probability and the k likeliest ones there.
         deadline_s: Seconds after which the request is given up.
-        shared_prefix: Leading text of the prompt that other requests share. Its keys and values are computed once;
-            it changes no answer.
         arms: Who answers; empty for the arm named in the call.
         id: The caller's key, carried to the result.
     """
@@ -44,7 +42,6 @@ class GenerateRequest:
     n: int = 1
     logprobs: int | None = None
     deadline_s: float | None = None
-    shared_prefix: str = ""
     arms: Sequence[str] = ()
     id: str = ""
 
@@ -62,7 +59,6 @@ class ScoreRequest:
         compare_with: An arm, itself among `arms`, whose whole next-token distribution each other arm's is compared
             with at every scored token.
         deadline_s: Seconds after which the request is given up.
-        shared_prefix: As in `GenerateRequest`.
         arms: As in `GenerateRequest`.
         id: The caller's key.
     """
@@ -73,7 +69,6 @@ class ScoreRequest:
     top_logprobs: int = 0
     compare_with: str | None = None
     deadline_s: float | None = None
-    shared_prefix: str = ""
     arms: Sequence[str] = ()
     id: str = ""
 

@@ -125,17 +125,6 @@ class Text:
         ids = self.encode(kept)
         return ids, self.encode(kept + moved)[len(ids) :]
 
-    def shared_tokens(self, ids: Sequence[int], prefix: str) -> int:
-        """How many leading ids are the encoding of a shared prefix; always leaves one id to compute."""
-        if not prefix:
-            return 0
-        count = 0
-        for mine, theirs in zip(ids[:-1], self.encode(prefix), strict=False):
-            if mine != theirs:
-                break
-            count += 1
-        return count
-
     def plain(self, ids: Sequence[int]) -> str:
         """What ids spell by themselves, special tokens left out."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)  # pyright: ignore[reportReturnType]

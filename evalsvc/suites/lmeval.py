@@ -16,17 +16,12 @@ from evalsvc.suites.task_build import build_tasks, generation_limits
 
 @dataclass(frozen=True)
 class Question:
-    """One document of one task with its rendered prompt; the payload of an item.
-
-    Attributes:
-        shared: Leading text that all documents of the task share, up to a line's end. A hint for computing only.
-    """
+    """One document of one task with its rendered prompt; the payload of an item."""
 
     task: Any
     doc_id: int
     doc: dict[str, Any]
     context: str
-    shared: str
 
 
 class LmEvalSuite:
@@ -68,12 +63,9 @@ class LmEvalSuite:
                 id=item.id,
                 context=question.context,
                 continuations=tuple(instance.args[1] for instance in made),
-                shared_prefix=question.shared,
             )
         stop, limit = generation_limits(question.task)
-        return GenerateRequest(
-            id=item.id, prompt=question.context, max_tokens=limit, stop=stop, shared_prefix=question.shared
-        )
+        return GenerateRequest(id=item.id, prompt=question.context, max_tokens=limit, stop=stop)
 
     def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
         """Every 0/1 or fractional metric, once a filter; metrics of a whole corpus are left out.
@@ -110,13 +102,6 @@ def tie_of(logprobs: Sequence[float]) -> str | None:
     return "tie" if equal == len(logprobs) else "tie_at_top"
 
 
-def shared_lines(texts: Sequence[str]) -> str:
-    """The whole lines that all texts begin with."""
-    first, last = min(texts, default=""), max(texts, default="")
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    return first[: first.rfind("\n", 0, same) + 1]
-
-
 def _items(task: Any) -> Iterator[Item]:
     questions = _questions(task)
     metadata = task.config.metadata if isinstance(task.config.metadata, dict) else {}
@@ -148,9 +133,7 @@ def _items(task: Any) -> Iterator[Item]:
 def _questions(task: Any) -> list[Question]:
     """Renders all documents, in their order: lm-eval's default sampler draws shots document after document."""
     try:
-        rendered = [(doc_id, doc, _context(task, doc)) for doc_id, doc in task.doc_iterator()]
-        shared = shared_lines([context for _, _, context in rendered])
-        questions = [Question(task, doc_id, doc, context, shared) for doc_id, doc, context in rendered]
+        questions = [Question(task, doc_id, doc, _context(task, doc)) for doc_id, doc in task.doc_iterator()]
         if questions:
             instances = _instances(questions[0])
             chosen = task.OUTPUT_TYPE == "multiple_choice"

@@ -122,11 +122,9 @@ def prefixes_of(path: Path, cases: Sequence[tuple[int, Case]]) -> dict[str, str]
 
 def request_for(item: Item, case: Case, prefixes: dict[str, str]) -> GenerateRequest:
     """The one request of a case."""
-    shared = prefixes[case.prefix] if case.prefix is not None else ""
-    prompt = case.prompt if case.prompt is not None else shared + (case.input or "")
-    return GenerateRequest(
-        id=item.id, prompt=prompt, max_tokens=case.max_tokens, stop=tuple(case.stop), shared_prefix=shared
-    )
+    before = prefixes[case.prefix] if case.prefix is not None else ""
+    prompt = case.prompt if case.prompt is not None else before + (case.input or "")
+    return GenerateRequest(id=item.id, prompt=prompt, max_tokens=case.max_tokens, stop=tuple(case.stop))
 
 
 def answer_text(answers: Sequence[Answer]) -> str:

@@ -77,14 +77,15 @@ def test_a_stop_string_of_the_prompt_does_not_end_the_answer(engine):
     assert ask(engine, "abcQQQ", 6, stop=("QQQ",)).finish_reason == ("stop" if "QQQ" in free.text else "length")
 
 
-@pytest.mark.parametrize("cut", [0, 3, None])
-def test_a_shared_prefix_of_any_length_changes_nothing(engine, cut):
-    prompt = "the end of the beginning"
-    plain = ask(engine, prompt)
-    for _ in ("cold", "hit"):
-        shared = ask(engine, prompt, shared_prefix=prompt[:cut])
-        assert shared.token_ids == plain.token_ids
-    assert ask(engine, prompt, shared_prefix="something else").token_ids == plain.token_ids
+@pytest.mark.parametrize(("known", "hits"), [(15, 0), (16, 16), (33, 32), (48, 47)])
+def test_a_beginning_that_is_known_is_not_computed_again_and_changes_nothing(serve, ids, known, hits):
+    """A prompt that is known whole has its last token computed all the same."""
+    cold, warm = (serve("llama", "w=fp32,kv=fp32") for _ in range(2))
+    prompt = ids(48)
+    assert ask(warm, prompt[:known]).prompt_tokens == known
+    before = warm.proof()["prefill"]["tokens_computed"]
+    assert ask(warm, prompt).token_ids == ask(cold, prompt).token_ids
+    assert warm.proof()["prefill"]["tokens_computed"] - before == len(prompt) - hits
 
 
 BAD = {

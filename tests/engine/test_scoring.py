@@ -149,8 +149,7 @@ def test_held_prefixes_make_room_before_a_request_is_refused(serve, nothing_held
     """An answer must not hang on which prefixes were asked before."""
     engine = serve("llama", "w=bf16", kv_tokens=112)
     for letter in "ab":
-        prefix = letter * 40
-        request = ScoreRequest(context=prefix + "x", continuations=("yz",), through=through, shared_prefix=prefix)
+        request = ScoreRequest(context=letter * 40 + "x", continuations=("yz",), through=through)
         assert not isinstance(next(engine.score([request])), RequestFailure)
     large = ScoreRequest(context="c" * 33, continuations=("y" * 30, "z" * 30), through=through)
     assert not isinstance(next(engine.score([large])), RequestFailure)

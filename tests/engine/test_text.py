@@ -66,14 +66,6 @@ def test_a_character_of_several_tokens_before_the_answer_or_in_it_is_no_trouble(
 
 
 @pytest.mark.parametrize(
-    ("prefix", "count"), [("", 0), ("the end", 3), ("other", 0), ("the end of", 6), ("the end of it and more", 8)]
-)
-def test_a_shared_prefix_counts_the_leading_ids_and_leaves_one_to_compute(text, prefix, count):
-    ids = text.encode("the end of it"[:12])
-    assert text.shared_tokens(ids, prefix) == min(count, len(ids) - 1)
-
-
-@pytest.mark.parametrize(
     ("written", "stop", "cut"),
     [
         ("one END two", ("END",), "one "),

@@ -297,12 +297,12 @@ def test_generations_are_asked_once_whatever_the_stages():
 
 def test_hashes_hold_what_changes_an_answer_and_nothing_else():
     request = GenerateRequest(prompt="abc", max_tokens=4, stop=("\n",))
-    assert request_hash(request) == request_hash(replace(request, shared_prefix="ab", id="other", max_tokens=5))
-    assert settings_hash(request) == settings_hash(replace(request, shared_prefix="ab", id="other", prompt="x"))
+    assert request_hash(request) == request_hash(replace(request, arms=("a",), id="other", max_tokens=5))
+    assert settings_hash(request) == settings_hash(replace(request, arms=("a",), id="other", prompt="x"))
     assert request_hash(request) != request_hash(replace(request, prompt="abd"))
     assert len({settings_hash(replace(request, **c)) for c in ({}, {"max_tokens": 5}, {"stop": ("\n", "x")})}) == 3
     score = ScoreRequest(context="abc", continuations=("d", "e"))
-    assert request_hash(score) == request_hash(replace(score, through="decode", shared_prefix="ab"))
+    assert request_hash(score) == request_hash(replace(score, through="decode", arms=("a",)))
     assert request_hash(score) != request_hash(replace(score, continuations=("e", "d")))
     assert request_hash(score) != request_hash(GenerateRequest(prompt="abc", max_tokens=1))
     assert request_hash(replace(request, prompt=[1, 2])) != request_hash(replace(request, prompt="[1, 2]"))

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import pytest
 
-from evalsvc.suites.lmeval import LmEvalSuite, shared_lines, tie_of
+from evalsvc.suites.lmeval import LmEvalSuite, tie_of
 
 lm_eval = pytest.importorskip("lm_eval")
 
@@ -156,7 +156,7 @@ def test_the_hash_follows_target_and_metric_but_not_the_prompt(tmp_path):
     assert hash_of() != hash_of(metric_list=loose)
 
 
-def test_a_limit_leaves_the_shared_prefix_as_it_was(data):
+def test_a_limit_leaves_every_prompt_as_it_was(data):
     whole = LmEvalSuite("t", [data / "tasks" / "copying"])
     part = LmEvalSuite("t", [data / "tasks" / "copying"], limit=3)
     requests = {i.id: whole.next_request(i, []) for i in whole.items()}
@@ -195,21 +195,6 @@ def test_a_hostile_answer_has_a_score(tmp_path, answer, text):
     suite = LmEvalSuite("t", [write_task(tmp_path)])
     (score,) = suite.score(suite.items()[0], [answer(text)])
     assert (score.value, score.error_class) == (0.0, "wrong_answer")
-
-
-@pytest.mark.parametrize(
-    ("texts", "shared"),
-    [
-        ([], ""),
-        (["a\nb"], "a\n"),
-        (["a\nb\nc", "a\nb\nd"], "a\nb\n"),
-        (["a\nbc\n", "a\nbd\n"], "a\n"),
-        (["a\nb\n", "a\nb\nc"], "a\nb\n"),
-        (["x", "y"], ""),
-    ],
-)
-def test_the_shared_prefix_is_whole_lines(texts, shared):
-    assert shared_lines(texts) == shared
 
 
 def test_importing_the_suite_is_cheap():

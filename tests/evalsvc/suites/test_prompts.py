@@ -64,7 +64,7 @@ def test_a_prefix_goes_before_the_input(tmp_path):
     (item,) = suite.items()
     request = suite.next_request(item, [])
     assert request is not None
-    assert (request.prompt, request.shared_prefix, item.cluster) == ("shots\n\nx", "shots\n\n", "p1")
+    assert (request.prompt, item.cluster) == ("shots\n\nx", "p1")
 
 
 def item(number, family, cluster):

@@ -101,7 +101,7 @@ def test_a_users_own_case_needs_no_prefix_and_is_scored(tmp_path, answer):
     assert (mine.family, mine.cluster, other.family) == ("mine", "", "own")
     request = suite.next_request(mine, [])
     assert request is not None
-    assert (request.prompt, request.shared_prefix, request.stop) == ("Say it.", "", ("\n",))
+    assert (request.prompt, request.stop) == ("Say it.", ("\n",))
     assert suite.next_request(mine, [answer("x")]) is None
     (right,) = suite.score(mine, [answer(call(minutes=5))])
     (wrong,) = suite.score(mine, [answer("five")])
