@@ -1,8 +1,8 @@
 """The shipped data is what the script writes, and spreads its items evenly over its few-shot prefixes."""
 
 import json
-import os
 from collections import Counter, defaultdict
+from itertools import takewhile
 
 import pytest
 
@@ -57,9 +57,9 @@ def shown(suite):
     """By cluster the whole lines with which all its prompts begin: its few-shot examples."""
     prompts = defaultdict(list)
     for item in suite.items():
-        prompts[item.cluster].append(prompt_of(suite, item))
-    common = {cluster: os.path.commonprefix(group) for cluster, group in prompts.items()}
-    return {cluster: text[: text.rfind("\n") + 1] for cluster, text in common.items()}
+        prompts[item.cluster].append(prompt_of(suite, item).splitlines(keepends=True))
+    common = {c: takewhile(lambda lines: len(set(lines)) == 1, zip(*g, strict=False)) for c, g in prompts.items()}
+    return {cluster: "".join(lines[0] for lines in found) for cluster, found in common.items()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
