@@ -16,6 +16,7 @@ from torch.nn import functional
 from evalsvc.kernels.dispatch import ran
 from evalsvc.kernels.fp8 import absmax_scale, e4m3_as_bf16, quantize_e4m3
 
+from .blocks import row_blocks
 from .precision import WeightFormat
 from .quantize import Fp8Weight, Int4Weight, quantize
 
@@ -37,8 +38,16 @@ class PlanLinear(nn.Module):
         super().__init__()
         self.fmt = fmt
         self.packed = quantize(weight, fmt, name)
-        self.weight = self._decoded(self.packed)
+        self.weight = self._copy(tuple(weight.shape))
         self.bias = None if bias is None else bias.to(self.weight.dtype)
+
+    def _copy(self, shape: tuple[int, ...]) -> Tensor:
+        if isinstance(self.packed, Tensor):
+            return self.packed
+        copy = torch.empty(shape, dtype=torch.bfloat16)
+        for rows in row_blocks(shape):
+            copy[rows] = self._decoded(self.packed.rows(rows))
+        return copy
 
     def _decoded(self, packed: Int4Weight | Fp8Weight | Tensor) -> Tensor:
         if isinstance(packed, Tensor):

@@ -16,6 +16,7 @@ from torch import Tensor
 from evalsvc.errors import ConfigError
 from evalsvc.kernels.fp8 import absmax_scale, dequantize_e4m3, quantize_e4m3
 
+from .blocks import row_blocks
 from .precision import INT4_GROUPS, WeightFormat
 
 
@@ -130,11 +131,18 @@ def quantize_fp8(weight: Tensor) -> Fp8Weight:
 
 
 def quantize(weight: Tensor, fmt: WeightFormat, name: str = "weight") -> Int4Weight | Fp8Weight | Tensor:
-    """The packed form of a matrix in a format; fp32 and bf16 are plain tensors."""
+    """The packed form of a matrix in a format; fp32 and bf16 are plain tensors.
+
+    In every format a row is rounded without regard to the others, so some rows are done at a time.
+    """
     if fmt.kind == "int4":
-        return quantize_int4(weight, fmt.group, fmt.symmetric, name)
+        parts = [quantize_int4(weight[rows], fmt.group, fmt.symmetric, name) for rows in row_blocks(weight.shape)]
+        minima = [part.minimum for part in parts if part.minimum is not None]
+        packed, scale = torch.cat([part.packed for part in parts]), torch.cat([part.scale for part in parts])
+        return Int4Weight(packed, scale, torch.cat(minima) if minima else None)
     if fmt.kind == "fp8":
-        return quantize_fp8(weight)
+        blocks = [quantize_fp8(weight[rows]) for rows in row_blocks(weight.shape)]
+        return Fp8Weight(torch.cat([block.codes for block in blocks]), torch.cat([block.scale for block in blocks]))
     return weight.to(torch.float32 if fmt.kind == "fp32" else torch.bfloat16)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evalsvc.errors import EngineError
 
-BLOCK_VALUES = 2**19  # decoded, checked and converted at a time, so that what is copied on the way stays small
+from ..blocks import row_blocks
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class StoredTensor(ABC):
             EngineError: It holds NaN or infinity, in the file or once rounded.
         """
         held = torch.empty(self.shape, dtype=dtype or self.dtype)
-        step = max(1, BLOCK_VALUES * self.shape[0] // max(1, held.numel()))
-        for start in range(0, self.shape[0], step):
-            some = slice(start, start + step)
+        for some in row_blocks(self.shape):
             block = self.rows(some)
             self._check_finite(block, "")
             held[some] = block

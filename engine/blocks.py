@@ -1,0 +1,13 @@
+"""A tensor some rows at a time, so that what is made of it on the way stays small beside it."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+BLOCK_VALUES = 2**19
+
+
+def row_blocks(shape: Sequence[int]) -> Iterator[slice]:
+    """Slices of the outermost dimension that cover it in order, of about `BLOCK_VALUES` values each."""
+    rows = max(1, BLOCK_VALUES // max(1, prod(shape[1:])))
+    for start in range(0, shape[0], rows):
+        yield slice(start, start + rows)
