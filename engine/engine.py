@@ -4,6 +4,7 @@ import hashlib
 import json
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
 from .layout import layout_of
 from .loop import Loop
-from .model import empty_model
+from .model import empty_model, longest_sequence
 from .precision import KVFormat, PrecisionPlan, StagePlan, WeightFormat, parse_plan
 from .proof import measure, mismatches
 from .requests import (
@@ -82,6 +83,7 @@ class Engine:
         chunk: int = 512,
         cache: Path | None = None,
         poison: bool = False,
+        max_length: int | None = None,
     ):
         """Nothing heavy is loaded yet.
 
@@ -93,11 +95,15 @@ class Engine:
             chunk: Most tokens in a prefill forward. It changes no answer.
             cache: Folder for calibrated scales; None computes them each time.
             poison: Fill pools with NaN.
+            max_length: Tokens of the longest sequence that is served; None: all that the model is made for and a pool
+                holds. Where rope's frequencies hang on the length (types `dynamic`, `longrope`), every request is
+                computed with those of this length.
         """
         for spec in arms.values():
             spec.check()
         self.checkpoint, self.specs = checkpoint, dict(arms)
         self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
+        self._asked_length = max_length
         self.hashes = checkpoint.hashes()
         self._text: Text | None = None
         self._shared: dict[torch.dtype, dict[str, Tensor]] = {}
@@ -219,7 +225,7 @@ class Engine:
     def _weight_set(self, fmt: WeightFormat) -> WeightSet:
         held = self._weights.get(fmt)
         if held is None:
-            held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared)
+            held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared, self.max_length)
         return held
 
     def _stage(self, kind: type[StageT], spec: ArmSpec, scales: Scales | None) -> StageT:
@@ -300,10 +306,22 @@ class Engine:
             for job in jobs:
                 job.fail("pool", str(error))
 
-    @property
+    @cached_property
     def max_length(self) -> int:
-        """Longest sequence the model and a pool can hold, in tokens."""
-        return min(int(self.checkpoint.config.get("max_position_embeddings", self.kv_tokens)), self.kv_tokens)
+        """Longest sequence that is served, in tokens.
+
+        Raises:
+            ConfigError: More was asked than the model is made for or a pool holds.
+        """
+        made_for = longest_sequence(self.checkpoint) or self.kv_tokens
+        if self._asked_length is None:
+            return min(made_for, self.kv_tokens)
+        if not 1 <= self._asked_length <= min(made_for, self.kv_tokens):
+            raise ConfigError(
+                f"max_length {self._asked_length} is not from 1 to {min(made_for, self.kv_tokens)}: the model is made "
+                f"for {made_for} tokens, a pool holds {self.kv_tokens}"
+            )
+        return self._asked_length
 
     def logits(self, token_ids: Sequence[int], arm: str | None = None, through: str = "prefill") -> Tensor:
         """Full logits of a prompt through one stage alone, for checking against other implementations.

@@ -5,6 +5,8 @@ layers, windows that live in the mask alone, attention called twice. So a model 
 parity tests, and whatever its configuration, its structure is checked again at each load.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from evalsvc.errors import CapabilityError, EngineError
 from .attention import ATTENTION_NAME
 from .checkpoint.base import Checkpoint
 from .layout import layout_of
-from .rope import check_rope, hold_still
+from .rope import check_rope, context_length, hold_still
 
 SERVED_MODEL_TYPES = (
     "arcee",
@@ -72,21 +74,43 @@ def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
         CapabilityError: The engine would answer wrongly for this model.
         EngineError: config.json cannot be used.
     """
-    model_type = checkpoint.config.get("model_type")
-    served = model_type in SERVED_MODEL_TYPES
-    try:
+    with _named(checkpoint):
         model = _build(checkpoint, dtype)
-    except CapabilityError as error:
-        raise CapabilityError(f"model {checkpoint.path}: {model_type} is not served like this: {error}") from None
-    except Exception as error:  # transformers validates fields with errors of several kinds
-        if served:
-            reason = " ".join(str(error).split())
-            raise EngineError(f"model {checkpoint.path}: config.json cannot be used ({reason})") from None
-        model = None
-    if model is None or not served:
+    _check_tested(checkpoint)
+    return model
+
+
+def longest_sequence(checkpoint: Checkpoint) -> int | None:
+    """Tokens of the longest sequence that the model is made for; None when its configuration does not say.
+
+    Raises:
+        CapabilityError: An architecture that is not served.
+        EngineError: config.json cannot be used.
+    """
+    _check_tested(checkpoint)
+    with _named(checkpoint):
+        return context_length(read_config(checkpoint))
+
+
+def _check_tested(checkpoint: Checkpoint) -> None:
+    model_type = checkpoint.config.get("model_type")
+    if model_type not in SERVED_MODEL_TYPES:
         names = ", ".join(SERVED_MODEL_TYPES)
         raise CapabilityError(f"model {checkpoint.path}: architecture {model_type!r} is not served; served: {names}")
-    return model
+
+
+@contextmanager
+def _named(checkpoint: Checkpoint) -> Iterator[None]:
+    """Says of what goes wrong inside of which model it is told."""
+    try:
+        yield
+    except CapabilityError as error:
+        model_type = checkpoint.config.get("model_type")
+        raise CapabilityError(f"model {checkpoint.path}: {model_type} is not served like this: {error}") from None
+    except Exception as error:  # transformers validates fields with errors of several kinds
+        _check_tested(checkpoint)
+        reason = " ".join(str(error).split())
+        raise EngineError(f"model {checkpoint.path}: config.json cannot be used ({reason})") from None
 
 
 def read_config(checkpoint: Checkpoint) -> Any:

@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from evalsvc.engine.batch import Chunk
 from evalsvc.engine.checkpoint.directory import Checkpoint
+from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv.pool import Sequence
 from evalsvc.engine.model import read_config
 from evalsvc.engine.precision import StagePlan, WeightFormat, parse_plan
 from evalsvc.engine.rope import context_length, fill_buffers, hold_still
 from evalsvc.engine.stage import DecodeStage, PrefillStage
 from evalsvc.engine.weights import WeightSet
-from evalsvc.errors import CapabilityError, EngineError
+from evalsvc.errors import CapabilityError, ConfigError, EngineError
 
 TOLERANCE = 5e-5  # as in test_parity
 LENGTH = 96
@@ -144,6 +145,31 @@ def test_unless_told_all_that_the_model_is_made_for_is_served(kind, tiny):
     )
     assert torch.equal(default.inv_freq, longest.inv_freq)
     assert not torch.equal(default.inv_freq, original.inv_freq)
+
+
+@pytest.mark.parametrize(
+    ("options", "served"),
+    [
+        ({}, 4 * ORIGINAL),
+        ({"kv_tokens": 48}, 48),
+        ({"max_length": LENGTH}, LENGTH),
+        ({"max_length": ORIGINAL}, ORIGINAL),
+    ],
+)
+def test_an_engine_freezes_at_the_longest_sequence_that_it_serves(options, served, tiny, ids):
+    name, changes = CASES["dynamic"]
+    engine = Engine.load(tiny(name, **changes), "w=fp32,kv=fp32", **options)
+    prompt = ids(ORIGINAL, seed=7)
+    prefill, _ = stages(tiny(name, **changes), served)
+    assert engine.max_length == served
+    assert difference(engine.logits(prompt), prefill.forward([Chunk(Sequence(), prompt, ORIGINAL)])) == 0.0
+
+
+@pytest.mark.parametrize("max_length", [0, 4 * ORIGINAL + 1])
+def test_no_engine_serves_more_than_the_model_is_made_for(max_length, tiny):
+    name, changes = CASES["dynamic"]
+    with pytest.raises(ConfigError, match=f"max_length {max_length} is not from 1 to 128"):
+        Engine.load(tiny(name, **changes), "w=fp32", max_length=max_length).arm()
 
 
 @pytest.mark.parametrize(
