@@ -119,9 +119,6 @@ class ModelDirectory:
         return frozenset(i for i in flat if i is not None)
 
 
-Checkpoint = ModelDirectory
-
-
 def file_sha256(path: Path) -> str:
     """sha256 of a file.
 

@@ -65,7 +65,7 @@ class GgufFile:
 
     def tensors(self) -> Iterator[StoredTensor]:
         """Every tensor once, in fp32, named and ordered as transformers has it."""
-        data = np.memmap(self.path, mode="r", dtype=np.uint8)
+        data = np.asarray(np.memmap(self.path, mode="r", dtype=np.uint8))  # a plain array: views of it cost less
         for tensor in self.header.tensors:
             place = place_of(tensor.name, self.header, self.config)
             raw = data[tensor.start : tensor.start + _byte_count(tensor, self.path)]
@@ -95,10 +95,10 @@ class _Blocks(StoredTensor):
             matrix = matrix[some] if self.place.order is None else matrix[self.place.order[some]]
         try:
             with np.errstate(all="ignore"):  # what is not finite is refused by name when it is read
-                values = np.array(dequantize(matrix, self.kind), dtype=np.float32)
+                values = np.asarray(dequantize(matrix, self.kind))
         except (ValueError, NotImplementedError) as error:
             raise CapabilityError(f"model {self.file}: tensor {self.theirs} cannot be decoded ({error})") from None
-        decoded = torch.from_numpy(values).view(-1, *self.shape[1:])
+        decoded = torch.from_numpy(values if values.flags.writeable else values.copy()).view(-1, *self.shape[1:])
         if self.place.offset:
             decoded += self.place.offset
         return decoded if len(self.shape) > 1 else decoded[some]

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from evalsvc.engine.batch import Chunk
-from evalsvc.engine.checkpoint.directory import Checkpoint
+from evalsvc.engine.checkpoint.directory import ModelDirectory
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv.pool import Sequence
 from evalsvc.engine.model import read_config
@@ -76,7 +76,7 @@ BY_THE_BATCH = ["dynamic", "longrope", "phi3-longrope", "gemma3-mixed"]
 
 def stages(path, max_length):
     """Both stages over fp32 weights, their pools poisoned."""
-    weights = WeightSet(Checkpoint(path), WeightFormat("fp32"), {}, max_length)
+    weights = WeightSet(ModelDirectory(path), WeightFormat("fp32"), {}, max_length)
     plan: StagePlan = parse_plan("w=fp32,kv=fp32").prefill
     return (PrefillStage(weights, plan, 1024, poison=True), DecodeStage(weights, plan, 1024, poison=True))
 
@@ -140,7 +140,7 @@ def test_up_to_the_original_length_nothing_is_stretched(kind, tiny, reference, i
 def test_unless_told_all_that_the_model_is_made_for_is_served(kind, tiny):
     name, changes = CASES[kind]
     default, longest, original = (
-        WeightSet(Checkpoint(tiny(name, **changes)), WeightFormat("bf16"), {}, length).model.base_model.rotary_emb
+        WeightSet(ModelDirectory(tiny(name, **changes)), WeightFormat("bf16"), {}, length).model.base_model.rotary_emb
         for length in (None, 4 * ORIGINAL, ORIGINAL)
     )
     assert torch.equal(default.inv_freq, longest.inv_freq)
@@ -178,17 +178,17 @@ def test_no_engine_serves_more_than_the_model_is_made_for(max_length, tiny):
 )
 def test_how_long_a_sequence_the_model_is_made_for(kind, longest, tiny):
     name, changes = CASES[kind]
-    assert context_length(read_config(Checkpoint(tiny(name, **changes)))) == longest
+    assert context_length(read_config(ModelDirectory(tiny(name, **changes)))) == longest
 
 
 def test_a_stretch_that_is_already_in_the_longest_position_is_not_counted_twice(tiny):
     stretched = {"rope_parameters": ROPES["yarn"], "max_position_embeddings": 128}
-    assert context_length(read_config(Checkpoint(tiny("llama", **stretched)))) == 128
+    assert context_length(read_config(ModelDirectory(tiny("llama", **stretched)))) == 128
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "phi3"])
 def test_in_bf16_frequencies_and_the_scale_of_embeddings_are_those_of_transformers(name, tiny):
-    model = WeightSet(Checkpoint(tiny(name)), WeightFormat("bf16"), {}).model
+    model = WeightSet(ModelDirectory(tiny(name)), WeightFormat("bf16"), {}).model
     theirs = AutoModelForCausalLM.from_pretrained(tiny(name), dtype=torch.bfloat16)
     buffers = dict(model.named_buffers())
     expected = dict(theirs.named_buffers())

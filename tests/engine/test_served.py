@@ -7,7 +7,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from evalsvc.engine.checkpoint.directory import Checkpoint
+from evalsvc.engine.checkpoint.directory import ModelDirectory
 from evalsvc.engine.layout import Layout, layout_of
 from evalsvc.engine.model import SERVED_MODEL_TYPES, empty_model
 from evalsvc.errors import CapabilityError, EngineError
@@ -81,10 +81,10 @@ OPTIONS = {
 def checkpoint(tmp_path):
     """`checkpoint(model_type, options)`: a directory whose config.json says so; its weights are never read."""
 
-    def write(model_type, options) -> Checkpoint:
+    def write(model_type, options) -> ModelDirectory:
         (tmp_path / "config.json").write_text(json.dumps(SMALL | {"model_type": model_type} | options))
         (tmp_path / "model.safetensors").touch()
-        return Checkpoint(tmp_path)
+        return ModelDirectory(tmp_path)
 
     return write
 
@@ -137,7 +137,7 @@ def test_every_served_architecture_is_in_the_parity_matrix(architectures):
     ],
 )
 def test_pages_are_laid_out_by_what_attention_is_given(name, layout, tiny):
-    model = empty_model(Checkpoint(tiny(name)), torch.bfloat16)
+    model = empty_model(ModelDirectory(tiny(name)), torch.bfloat16)
     assert layout_of(model) == layout
     assert all(parameter.is_meta for parameter in model.parameters())
 
@@ -152,4 +152,4 @@ def test_layers_of_unequal_keys_are_refused(tiny, monkeypatch):
 
     monkeypatch.setattr(LlamaAttention, "__init__", fewer_heads_later)
     with pytest.raises(CapabilityError, match="layer 1 has keys of another shape than layer 0"):
-        empty_model(Checkpoint(tiny("llama")), torch.bfloat16)
+        empty_model(ModelDirectory(tiny("llama")), torch.bfloat16)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evalsvc.engine.checkpoint.directory import MANIFEST, Checkpoint
+from evalsvc.engine.checkpoint.directory import MANIFEST, ModelDirectory
 from evalsvc.engine.engine import Engine
 from evalsvc.errors import CapabilityError, EngineError, EvalsvcError
 
@@ -42,7 +42,7 @@ def refusal(model, kind: type[EvalsvcError] = EngineError) -> str:
 
 def test_a_whole_directory_loads_and_its_hashes_are_stable(model):
     assert Engine.load(model, "w=bf16", kv_tokens=64).arm()
-    assert Checkpoint(model).hashes() == Checkpoint(model).hashes()
+    assert ModelDirectory(model).hashes() == ModelDirectory(model).hashes()
 
 
 def test_a_truncated_file_is_named(model):
@@ -128,20 +128,20 @@ def test_a_checkpoint_that_is_quantized_already_is_refused(model):
 
 def test_a_missing_directory_is_named(tmp_path):
     with pytest.raises(EngineError, match="no such directory"):
-        Checkpoint(tmp_path / "nowhere")
+        ModelDirectory(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
 @pytest.mark.parametrize("damage", ["altered", "deleted"])
 def test_a_converted_directory_is_held_to_its_manifest(model, file, damage):
-    Checkpoint(model).write_manifest({"file": "x.gguf", "sha256": "0"})
-    assert Checkpoint(model).hashes()
+    ModelDirectory(model).write_manifest({"file": "x.gguf", "sha256": "0"})
+    assert ModelDirectory(model).hashes()
     if damage == "altered":
         (model / file).write_bytes((model / file).read_bytes() + b" ")
     else:
         (model / file).unlink()
     with pytest.raises(EngineError, match=file):
-        Checkpoint(model).hashes()
+        ModelDirectory(model).hashes()
 
 
 def test_a_manifest_without_files_is_one_sentence(model):
@@ -151,7 +151,7 @@ def test_a_manifest_without_files_is_one_sentence(model):
 
 @pytest.mark.parametrize(("file", "changed"), [("tokenizer.json", "tokenizer"), ("config.json", "checkpoint")])
 def test_each_hash_covers_its_files(model, file, changed):
-    before = Checkpoint(model).hashes()
+    before = ModelDirectory(model).hashes()
     (model / file).write_bytes((model / file).read_bytes() + b" ")
-    after = Checkpoint(model).hashes()
+    after = ModelDirectory(model).hashes()
     assert {key for key in before if before[key] != after[key]} == {changed}

@@ -10,7 +10,7 @@ import torch
 from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file
 
-from evalsvc.engine.checkpoint.directory import MANIFEST, Checkpoint
+from evalsvc.engine.checkpoint.directory import MANIFEST, ModelDirectory
 from evalsvc.engine.checkpoint.gguf import convert
 from evalsvc.engine.engine import Engine
 from evalsvc.errors import CapabilityError, EngineError
@@ -165,4 +165,4 @@ def test_the_converted_directory_has_what_its_manifest_lists(converted):
     folder, _ = converted
     listed = json.loads((folder / "model" / MANIFEST).read_text())["files"]
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(listed)
-    assert Checkpoint(folder / "model").hashes()
+    assert ModelDirectory(folder / "model").hashes()

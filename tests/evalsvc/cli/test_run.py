@@ -218,10 +218,10 @@ def test_a_candidate_that_is_the_baseline_in_other_words_is_refused(write, refus
 
 
 def test_an_altered_model_file_is_refused(write, refused, tiny_model, tmp_path):
-    from evalsvc.engine.checkpoint.directory import Checkpoint
+    from evalsvc.engine.checkpoint.directory import ModelDirectory
 
     shutil.copytree(tiny_model, tmp_path / "model")
-    Checkpoint(tmp_path / "model").write_manifest({"from": "a test"})
+    ModelDirectory(tmp_path / "model").write_manifest({"from": "a test"})
     with (tmp_path / "model" / "model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x7f")
