@@ -75,6 +75,11 @@ class Arm:
         """How many tokens the model knows."""
         return self.prefill.weights.model.config.vocab_size
 
+    @property
+    def answered(self) -> bool:
+        """Whether any forward served a request of it."""
+        return self._batches > 0
+
     def note_batch(self, ids: Iterable[str]) -> None:
         """Notes which requests one forward served."""
         members = list(ids)

@@ -356,15 +356,24 @@ class Engine:
     # -- what was measured ---------------------------------------------------------------------------------------------
 
     def proof(self, arm: str | None = None) -> dict[str, Any]:
-        """What the arm's stages hold and ran, with `mismatches` against its plan (empty when it matches)."""
+        """What the arm's stages hold and ran, with `mismatches` against its plan (empty when it matches).
+
+        What a stage computed for several arms is in the proof of each; `shared_with` names the others.
+        """
         held = self.arm(arm)
         measured: dict[str, Any] = {
-            name: measure(stage, stage.work.since(start)) for name, (stage, start) in held.started.items()
+            name: {**measure(stage, stage.work.since(start)), "shared_with": self._shared_with(stage, held)}
+            for name, (stage, start) in held.started.items()
         }
         measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, self.scales(held.name), measured)
         measured["batches"] = held.batches()
         measured["prefix_cache"] = _cache_counts(held.prefill)
         return measured
+
+    def _shared_with(self, stage: Stage, arm: Arm) -> list[str]:
+        """Other loaded arms whose answers the stage worked for too."""
+        others = [other for other in self._arms.values() if other is not arm and stage in (other.prefill, other.decode)]
+        return [other.name for other in others if other.answered and arm.answered]
 
     def stats(self) -> dict[str, Any]:
         """What waits and runs, and per stage what was computed, served from its cache, and is held."""

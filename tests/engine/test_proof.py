@@ -194,3 +194,17 @@ def test_a_product_that_reads_something_else_than_what_is_packed_is_seen(serve):
     assert layer.reads_what_is_packed()
     layer.weight = layer.weight * 1.01
     assert any("read what is packed" in problem for problem in engine.proof()["mismatches"])
+
+
+def test_a_proof_names_the_arms_that_its_stages_worked_for_too(serve):
+    plans = {"a": "w=bf16", "b": "w=bf16 > kv=fp8", "c": "kv=fp8 > w=bf16", "idle": "w=bf16 > kv=int8"}
+    engine = serve("llama", plan=None, plans=plans)
+    engine.arm("idle")
+    list(engine.generate([GenerateRequest(prompt="abcdefg", max_tokens=4, arms=("a", "b", "c"))]))
+    proofs = {name: engine.proof(name) for name in plans}
+    shared = {name: (p["prefill"]["shared_with"], p["decode"]["shared_with"]) for name, p in proofs.items()}
+    assert shared == {"a": (["b"], ["c"]), "b": (["a"], []), "c": ([], ["a"]), "idle": ([], [])}
+    for name, twice in (("prefill", "ab"), ("decode", "ac")):
+        first, second = (proofs[arm][name] for arm in twice)
+        assert first["tokens_computed"] == second["tokens_computed"] > 0
+    assert proofs["a"]["prefill"]["tokens_computed"] == proofs["c"]["prefill"]["tokens_computed"]
