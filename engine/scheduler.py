@@ -64,7 +64,10 @@ class Lane:
 
 @dataclass(eq=False)
 class Tail:
-    """Tokens that follow a prompt in its prefill stage; the logits after each are wanted."""
+    """Tokens that follow a prompt in its prefill stage; the logits after each are wanted.
+
+    The last tail of a prompt goes on in the prompt's own pages, any other one in a fork of them.
+    """
 
     owner: Any
     tokens: Seq[int]
@@ -99,9 +102,14 @@ class Prompt:
     arrival: int = -1
 
     def tail_pages(self) -> int:
-        """Pages that the largest tail needs beyond the prompt's full pages."""
-        longest = max((len(tail.tokens) for tail in self.tails), default=0)
-        return pages_for(len(self.ids) + longest) - len(self.ids) // PAGE if longest else 0
+        """Pages that the largest tail which has none yet needs beyond the prompt's."""
+        longest = max((len(tail.tokens) for tail in self.tails if tail.sequence is None), default=0)
+        return self.pages_of(longest) if longest else 0
+
+    def pages_of(self, tail_tokens: int) -> int:
+        """Pages that a tail of so many tokens needs beyond the prompt's."""
+        kept = pages_for(len(self.ids)) if len(self.tails) == 1 else len(self.ids) // PAGE
+        return pages_for(len(self.ids) + tail_tokens) - kept
 
     def needs(self) -> dict[Any, int]:
         """Pages of each pool from admission to the first decoded token, what it already holds included."""
@@ -115,13 +123,11 @@ class Prompt:
     def owes(self, pool: Pages) -> int:
         """Pages of a pool that are kept for it: what it needs and does not hold yet."""
         if pool is self.stage.pool:
-            growing = [
-                pages_for(len(self.ids) + len(tail.tokens)) - len(tail.sequence.pages)
-                for tail in self.tails
-                if tail.sequence is not None
-            ]
-            tails = sum(growing) if growing else self.tail_pages()
-            return pages_for(len(self.ids)) - len(self.sequence.pages) + tails
+            running = [(tail, tail.sequence) for tail in self.tails if tail.sequence is not None]
+            growing = sum(pages_for(len(self.ids) + len(t.tokens)) - len(s.pages) for t, s in running)
+            given_back = sum(len(s.pages) - len(self.ids) // PAGE for _, s in running)
+            own = 0 if self.ready else pages_for(len(self.ids)) - len(self.sequence.pages)
+            return own + max(growing, self.tail_pages() - given_back)
         own = [len(lane.sequence.pages) for lane in self.lanes if lane.stage.pool is pool]
         return max(0, self.needs()[pool] - max(own)) if own else 0
 
@@ -164,6 +170,7 @@ class Scheduler:
         self._waiting: list[Prompt] = []
         self._active: list[Prompt] = []
         self._lanes: dict[Memory, list[Lane]] = {}
+        self._works_for: dict[Any, list[Prompt | Lane]] = defaultdict(list)
         self._arrivals = count()
         self.preemptions = 0
 
@@ -180,43 +187,47 @@ class Scheduler:
         return {"waiting": len(self._waiting), "prefilling": len(self._active), "decoding": lanes}
 
     def submit(self, prompt: Prompt) -> None:
-        """Queues a prompt; lanes that do not fit side by side are queued one after the other.
+        """Queues a prompt; lanes or tails that do not fit side by side are queued one after the other.
 
         Raises:
             PoolFull: It could not even run alone; nothing is queued.
         """
-        pool = prompt.stage.pool
-        if pages_for(len(prompt.ids)) + prompt.tail_pages() > pool.n_pages:
-            longest = max((len(tail.tokens) for tail in prompt.tails), default=0)
-            raise PoolFull(_too_large(len(prompt.ids) + longest, pool))
-        for lane in prompt.lanes:
-            if pages_for(lane.most) > lane.stage.pool.n_pages:
-                raise PoolFull(_too_large(lane.most, lane.stage.pool))
+        longest = max((len(tail.tokens) for tail in prompt.tails), default=0)
+        largest = [(len(prompt.ids) + longest, prompt.stage.pool)]
+        for tokens, pool in [*largest, *((lane.most, lane.stage.pool) for lane in prompt.lanes)]:
+            if pages_for(tokens) > pool.n_pages:
+                raise PoolFull(_too_large(tokens, pool))
         together = all(need <= pool.n_pages for pool, need in prompt.needs().items())
         most = max((sum(o.stage is lane.stage for o in prompt.lanes) for lane in prompt.lanes), default=0)
-        parts = [prompt]
-        if not together or most > self.max_batch:
-            parts = [Prompt(prompt.owner, prompt.stage, prompt.ids, [lane], [], prompt.logits) for lane in prompt.lanes]
-        for part in parts:
+        for part in [prompt] if together and most <= self.max_batch else _parts(prompt):
             part.arrival = next(self._arrivals)
+            if part.owner is not None:
+                self._works_for[part.owner].append(part)
             for lane in part.lanes:
                 lane.prompt, lane.arrival = part, part.arrival
+                self._works_for[lane.owner].append(lane)
             for tail in part.tails:
                 tail.prompt = part
             self._waiting.append(part)
 
     def remove(self, owner: Any) -> None:
         """Forgets everything of an owner, wherever it is, and gives its pages back."""
-        for lanes in list(self._lanes.values()):
-            for lane in [lane for lane in lanes if lane.owner is owner]:
-                self.end(lane)
-        for prompt in [*self._waiting, *self._active]:
-            mine = [lane for lane in prompt.lanes if lane.owner is owner]
-            for lane in mine:
-                self.end(lane)
-            if prompt.owner is owner or (mine and not prompt.lanes):
-                self._let_go(prompt)
-                (self._active if prompt in self._active else self._waiting).remove(prompt)
+        for one in self._works_for.pop(owner, []):
+            if isinstance(one, Prompt):
+                self._withdraw(one)
+            else:
+                self.end(one)
+                if one.prompt is not None and one.prompt.owner is None and not one.prompt.lanes:
+                    self._withdraw(one.prompt)
+
+    def _withdraw(self, prompt: Prompt) -> None:
+        if prompt.ready and not prompt.tails:
+            return  # it has ended
+        self._let_go(prompt)
+        for queue in (self._active, self._waiting):
+            if prompt in queue:
+                queue.remove(prompt)
+                return
 
     def end(self, lane: Lane) -> None:
         """A lane is done: its pages are given back."""
@@ -304,7 +315,7 @@ class Scheduler:
 
     def _each_piece(self, prompt: Prompt, room: int, rows: int) -> Iterator[Piece]:
         done = prompt.sequence.length
-        if done < len(prompt.ids):
+        if not prompt.ready and done < len(prompt.ids):
             tokens = prompt.ids[done : done + room]
             if tokens:
                 ends = done + len(tokens) == len(prompt.ids)
@@ -322,11 +333,14 @@ class Scheduler:
         """The pages of one tail are kept for each prompt; more tails run where nothing is owed to others."""
         if tail.sequence is None:
             pool = prompt.stage.pool
-            needed = pages_for(len(prompt.ids) + len(tail.tokens)) - len(prompt.ids) // PAGE
-            kept = 0 if any(other.sequence is not None for other in prompt.tails) else prompt.tail_pages()
-            if pool.available < self._owed(pool) - kept + needed:
+            alone = not any(other.sequence is not None for other in prompt.tails)
+            kept = prompt.tail_pages() if alone else 0
+            if pool.available < self._owed(pool) - kept + prompt.pages_of(len(tail.tokens)):
                 return False
-            tail.sequence = pool.fork(prompt.sequence)
+            if len(prompt.tails) > 1:
+                tail.sequence = pool.fork(prompt.sequence)
+            else:
+                tail.sequence, prompt.sequence = prompt.sequence, Sequence()
         return True
 
     def _admitted(self, pieces: dict[Memory, list[Piece]]) -> Iterator[Prompt]:
@@ -375,7 +389,7 @@ class Scheduler:
         """Whether a prompt under way is about to leave full pages that this one shares."""
         known = -1
         for other in self._active:
-            if other.stage is not prompt.stage or other.sequence.length == len(other.ids):
+            if other.stage is not prompt.stage or other.ready or other.sequence.length == len(other.ids):
                 continue
             shared = _common_pages(prompt.ids, other.ids)
             if shared * PAGE > other.sequence.length // PAGE * PAGE:
@@ -403,6 +417,15 @@ class Scheduler:
             if tail.sequence is not None:
                 pool.free(tail.sequence)
             tail.sequence, tail.computed = None, 0
+
+
+def _parts(prompt: Prompt) -> list[Prompt]:
+    """One prompt for each lane and tail; the first gives the prompt's own logits."""
+    lanes = [Prompt(prompt.owner, prompt.stage, prompt.ids, [lane], [], prompt.logits) for lane in prompt.lanes]
+    tails = [Prompt(tail.owner, prompt.stage, prompt.ids, [], [tail]) for tail in prompt.tails]
+    if tails and not lanes:
+        tails[0].owner, tails[0].logits = prompt.owner, prompt.logits
+    return [*lanes, *tails]
 
 
 def _common_pages(ours: Seq[int], theirs: Seq[int]) -> int:

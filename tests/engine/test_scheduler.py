@@ -215,6 +215,30 @@ def test_what_can_never_fit_is_refused_and_leaves_the_rest_alone():
     world.run()
 
 
+def test_what_fills_a_pool_to_the_last_token_is_computed():
+    """A window of a rolling text is one token of context and a tail as long as the pool."""
+    world = World(64, [64])
+    assert world.submit(Asked([1], tails=[[2] * 63]))
+    assert world.submit(Asked([1] * 20, tails=[[2] * 44]))
+    assert world.submit(Asked([1] * 64))
+    assert not world.submit(Asked([1] * 20, tails=[[2] * 45]))
+    world.run()
+
+
+def test_tails_that_fit_only_without_a_copy_of_the_prompts_last_page_run_one_after_the_other():
+    world = World(64, [64])
+    assert world.submit(Asked([1] * 20, tails=[[2] * 44, [3] * 40, [4]]))
+    world.run()
+
+
+def test_a_short_tail_leaves_the_pages_that_a_longer_one_waits_for():
+    """Each of two prompts took the pages of the other's long tail while its own short one ran: both stood still."""
+    world = World(6 * PAGE, [16], chunk=PAGE + 1)
+    world.submit(Asked([1] * PAGE, tails=[[5] * 3, [6] * (5 * PAGE)]))
+    world.submit(Asked([2] * PAGE, tails=[[5] * 3, [6] * (2 * PAGE + 1)]))
+    world.run()
+
+
 def test_a_lane_that_finds_no_page_preempts_who_came_last():
     world = World(512, [80], max_batch=8)
     for first in (1, 2, 3):
