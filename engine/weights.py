@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from evalsvc.errors import EngineError
 
-from .checkpoint.base import Checkpoint, StoredTensor
+from .checkpoint.base import Checkpoint
 from .layout import layout_of
 from .linear import PlanLinear
 from .model import empty_model
@@ -66,15 +66,13 @@ class WeightSet:
     def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
         linears = {name for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
         packed = linears if self.fmt.lm_head else linears - {HEAD}
-        expected = {name: parameter.shape for name, parameter in self.model.named_parameters(remove_duplicate=False)}
+        wanted = self._match(checkpoint)
         head: Tensor | None = None
         biases: dict[str, Tensor] = {}
-        seen: set[str] = set()
         for stored in checkpoint.tensors():
-            if not self._has_place(stored, expected, checkpoint):
-                continue
-            seen.add(stored.name)
             owner, _, leaf = stored.name.rpartition(".")
+            if stored.name not in wanted:
+                continue
             if self._tied() and stored.name == f"{HEAD}.weight":
                 head = stored.read(self.dtype)
             elif owner in packed and leaf == "weight":
@@ -85,9 +83,6 @@ class WeightSet:
                 if stored.name not in shared:
                     shared[stored.name] = stored.read(self.dtype)
                 self._set(stored.name, shared[stored.name])
-        missing = sorted(set(expected) - seen - ({f"{HEAD}.weight"} if self._tied() else set()))
-        if missing:
-            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
         if self._tied():
             self._tie(head, checkpoint)
         for layer, bias in biases.items():
@@ -97,19 +92,26 @@ class WeightSet:
         if left:
             raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
 
-    def _has_place(self, stored: StoredTensor, expected: dict[str, torch.Size], checkpoint: Checkpoint) -> bool:
-        """Whether the model has the tensor; False for what transformers leaves out of such a checkpoint too."""
-        if stored.name not in expected:
-            ignored = [*(self.model._keys_to_ignore_on_load_unexpected or ()), DERIVED]
-            if any(re.search(pattern, stored.name) for pattern in ignored):
-                return False
-            raise EngineError(f"model {checkpoint.path}: unexpected tensor {stored.name}")
-        if stored.shape != tuple(expected[stored.name]):
-            raise EngineError(
-                f"model {checkpoint.path}: tensor {stored.name} has shape {stored.shape}, "
-                f"config.json asks {tuple(expected[stored.name])}"
-            )
-        return True
+    def _match(self, checkpoint: Checkpoint) -> set[str]:
+        """Names of the tensors to read. The files' names and shapes are held against the model's before one is read."""
+        expected = {name: tuple(p.shape) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        ignored = [*(self.model._keys_to_ignore_on_load_unexpected or ()), DERIVED]
+        found: set[str] = set()
+        for stored in checkpoint.tensors():
+            if stored.name not in expected:
+                if any(re.search(pattern, stored.name) for pattern in ignored):
+                    continue
+                raise EngineError(f"model {stored.file}: unexpected tensor {stored.name}")
+            if stored.shape != expected[stored.name]:
+                raise EngineError(
+                    f"model {stored.file}: tensor {stored.name} has shape {stored.shape}, "
+                    f"config.json asks {expected[stored.name]}"
+                )
+            found.add(stored.name)
+        missing = sorted(set(expected) - found - ({f"{HEAD}.weight"} if self._tied() else set()))
+        if missing:
+            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
+        return found
 
     def _pack(self, layer: str, weight: Tensor) -> None:
         self.linears[layer] = PlanLinear(weight, None, self.fmt, layer)
@@ -120,7 +122,7 @@ class WeightSet:
 
     def _tie(self, head: Tensor | None, checkpoint: Checkpoint) -> None:
         """Makes lm_head of the embedding: the same tensor, or a packed form of it."""
-        embedding: Tensor = self.model.get_input_embeddings().weight.data
+        embedding = self.model.get_input_embeddings().get_parameter("weight").data
         if head is not None and not torch.equal(head, embedding):
             raise EngineError(
                 f"model {checkpoint.path}: config.json ties {HEAD}.weight to the embedding, and another is held; "
