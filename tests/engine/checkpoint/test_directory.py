@@ -74,7 +74,7 @@ def test_a_missing_head_is_missing_unless_it_is_tied(model):
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(model):
     tensors_changed(model, lambda t: t.update({NAME: t[NAME][:, :32].clone()}))
     message = refusal(model)
-    assert NAME in message and "(64, 32)" in message and "(64, 64)" in message
+    assert f"model.safetensors: tensor {NAME} has shape (64, 32)" in message and "(64, 64)" in message
 
 
 def test_a_tensor_that_belongs_nowhere_is_named(model):
@@ -82,18 +82,97 @@ def test_a_tensor_that_belongs_nowhere_is_named(model):
     assert "unexpected tensor model.layers.0.extra" in refusal(model)
 
 
-def test_shards_are_read_through_their_index_and_a_missing_one_is_named(model):
+@pytest.fixture
+def sharded(model):
+    """The model in two files and an index; returns which tensors are in which."""
     tensors = load_file(model / "model.safetensors")
     (model / "model.safetensors").unlink()
     names = sorted(tensors)
     shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
     for file, members in shards.items():
         save_file({n: tensors[n] for n in members}, model / file)
-    index = {"weight_map": {n: file for file, members in shards.items() for n in members}}
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert Engine.load(model, "w=bf16", kv_tokens=64).arm()
+    write_index(model, {n: file for file, members in shards.items() for n in members})
+    return shards
+
+
+def write_index(model, placed) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+
+
+def read_index(model) -> dict[str, str]:
+    return json.loads((model / "model.safetensors.index.json").read_text())["weight_map"]
+
+
+def rewrite(path, change) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def test_shards_give_what_one_file_gives(tiny, model, sharded):
+    def logits(path):
+        return Engine.load(path, "w=bf16", kv_tokens=64).logits([5, 6, 7])
+
+    assert torch.equal(logits(model), logits(tiny("llama")))
+
+
+def test_a_missing_shard_is_named(model, sharded):
     (model / "b.safetensors").unlink()
     assert "b.safetensors is missing" in refusal(model)
+
+
+def test_a_truncated_shard_is_named(model, sharded):
+    path = model / "b.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    assert "b.safetensors: cannot be read" in refusal(model)
+
+
+@pytest.mark.parametrize("damage", ["gone", "elsewhere"])
+def test_a_tensor_that_is_not_where_the_index_places_it_is_named_with_its_file(model, sharded, damage):
+    name = sharded["b.safetensors"][3]
+    if damage == "gone":
+        rewrite(model / "b.safetensors", lambda tensors: tensors.pop(name))
+    else:
+        write_index(model, read_index(model) | {name: "a.safetensors"})
+    where = "b.safetensors" if damage == "gone" else "a.safetensors"
+    assert f"{where}: tensor {name} is not in it" in refusal(model)
+
+
+def test_a_tensor_in_two_shards_is_named_with_both(model, sharded):
+    name = sharded["a.safetensors"][3]
+    rewrite(model / "b.safetensors", lambda tensors: tensors.update({name: torch.zeros(3)}))
+    assert f"tensor {name} is in a.safetensors and in b.safetensors" in refusal(model)
+
+
+@pytest.mark.parametrize("place", ["../a.safetensors", "/etc/passwd", "sub/a.safetensors", 3, None])
+def test_an_index_that_leads_out_of_the_directory_is_refused(model, sharded, place):
+    write_index(model, read_index(model) | {NAME: place})
+    message = refusal(model)
+    assert NAME in message and repr(place) in message
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": ["a.safetensors"]}])
+def test_an_index_that_places_nothing_is_refused(model, sharded, index):
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "places no tensors" in refusal(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_half_precision_is_served_at_bf16(model, dtype):
+    rewrite(model / "model.safetensors", lambda tensors: tensors.update({n: t.to(dtype) for n, t in tensors.items()}))
+    held = load_file(model / "model.safetensors")[NAME]
+    assert held.dtype == dtype
+    layer = Engine.load(model, "w=bf16", kv_tokens=64).arm().prefill.weights.linears[NAME.removesuffix(".weight")]
+    assert torch.equal(layer.weight, held.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8"), (torch.float64, "F64")]
+)
+def test_another_type_is_refused_by_name(model, dtype, name):
+    rewrite(model / "model.safetensors", lambda tensors: tensors.update({NAME: tensors[NAME].to(dtype)}))
+    message = refusal(model, CapabilityError)
+    assert f"model.safetensors: tensor {NAME} is of type {name}" in message and "F32, F16, BF16" in message
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

@@ -1,0 +1,62 @@
+"""Reading a stored tensor: exact, finite, and in memory of its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from evalsvc.engine import blocks
+from evalsvc.engine.checkpoint.base import StoredTensor
+from evalsvc.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Held(StoredTensor):
+    values: Tensor
+
+    def rows(self, some: slice) -> Tensor:
+        return self.values[some]
+
+
+def held(values: Tensor) -> Held:
+    return Held(Path("m/a.safetensors"), "layer.weight", tuple(values.shape), values.dtype, values)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_VALUES", 24)
+
+
+@pytest.mark.parametrize("shape", [(7, 8), (100,), (1, 100), (3, 2, 4), (0, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_all_values_come_and_none_is_a_view_of_the_file(shape, dtype):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    kept = values.clone()
+    got = held(values).read()
+    values.zero_()
+    assert got.dtype == dtype and torch.equal(got, kept)
+
+
+def test_a_rounded_tensor_is_rounded_once():
+    values = torch.randn(50, 9, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(held(values).read(torch.bfloat16), values.bfloat16())
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, 3, 55])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_value_that_is_not_finite_is_seen_in_every_block(value, place, dtype):
+    values = torch.randn(7, 8).to(dtype)
+    values.view(-1)[place] = value
+    with pytest.raises(EngineError, match=r"m/a\.safetensors: tensor layer\.weight holds NaN or infinity$"):
+        held(values).read(torch.bfloat16)
+
+
+def test_a_value_that_rounding_makes_infinite_is_seen():
+    values = torch.zeros(7, 8)
+    values[5, 5] = torch.finfo(torch.float32).max
+    assert held(values).read().isfinite().all()
+    with pytest.raises(EngineError, match="once rounded to bfloat16"):
+        held(values).read(torch.bfloat16)
