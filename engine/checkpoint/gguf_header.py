@@ -98,7 +98,9 @@ def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held:
             return _Reader(path, held).header()
-    except (OSError, ValueError, struct.error) as error:  # a file of zero bytes is a ValueError
+    except struct.error:
+        raise _cut_off(path) from None
+    except (OSError, ValueError) as error:  # a file of zero bytes is a ValueError
         raise EngineError(f"model {path}: cannot be read as GGUF ({error}); fetch it again") from None
 
 
@@ -173,7 +175,7 @@ class _Reader:
             (length,) = size(held, at)
             at += 8 + length
             if at > end:
-                raise self._cut_off()
+                raise _cut_off(self.path)
             found.append(held[at - length : at].decode())
         self.at = at
         return found
@@ -181,8 +183,9 @@ class _Reader:
     def _bytes(self, size: int) -> bytes:
         self.at += size
         if self.at > len(self.held):
-            raise self._cut_off()
+            raise _cut_off(self.path)
         return self.held[self.at - size : self.at]
 
-    def _cut_off(self) -> EngineError:
-        return EngineError(f"model {self.path}: ends inside its header; it is truncated, fetch it again")
+
+def _cut_off(path: Path) -> EngineError:
+    return EngineError(f"model {path}: ends inside its header; it is truncated, fetch it again")
