@@ -87,7 +87,7 @@ class Text:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise EngineError(f"{self._name}: its chat template refuses the messages ({reason})") from None
         assert isinstance(text, str)
-        _check_unicode(text)
+        _check_unicode(text, "the conversation")
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     @property
@@ -216,11 +216,11 @@ def _load(path: Path) -> tuple[PreTrainedTokenizerBase, EndIds]:
     return tokenizer, generation.eos_token_id if generation else None
 
 
-def _check_unicode(text: str) -> None:
+def _check_unicode(text: str, what: str = "the text") -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise EngineError(f"the text holds half a surrogate pair at character {error.start}") from None
+        raise EngineError(f"{what} holds half a surrogate pair at character {error.start}") from None
 
 
 def _checked(messages: Messages) -> list[dict[str, Any]]:
@@ -230,12 +230,16 @@ def _checked(messages: Messages) -> list[dict[str, Any]]:
     if not messages:
         raise EngineError("the conversation has no message")
     for number, message in enumerate(messages, 1):
+        place = f"message {number} of {len(messages)}"
         if not isinstance(message, Mapping):
-            raise EngineError(f"message {number} of {len(messages)} is {message!r}; token ids and messages do not mix")
+            raise EngineError(f"{place} is {message!r}; token ids and messages do not mix")
         if not isinstance(message.get("role"), str):
-            raise EngineError(f"message {number} of {len(messages)} has no role")
-        if message.get("content") is None and not message.get("tool_calls"):
-            raise EngineError(f"message {number} of {len(messages)} has no content")
+            raise EngineError(f"{place} has no role")
+        content = message.get("content")
+        if content is None and not message.get("tool_calls"):
+            raise EngineError(f"{place} has no content")
+        if isinstance(content, str):
+            _check_unicode(content, place)
     if messages[-1]["role"] == "assistant":
         raise EngineError(
             "the last message is the assistant's, and an answer that goes on from it is not served; "

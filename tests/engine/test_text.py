@@ -4,6 +4,8 @@ import json
 import shutil
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from evalsvc.engine.text import Text, cut_at_stop, foreign_id
 from evalsvc.errors import EngineError
@@ -23,9 +25,141 @@ def test_eos_is_the_union_of_config_generation_config_and_tokenizer(tiny, tmp_pa
     assert Text(path, None).eos_ids == {1}
 
 
-def test_a_spelt_beginning_of_sequence_is_not_doubled(text):
-    assert text.encode("<bos>a")[0] == 0
+def test_a_ready_tokenizer_serves_as_well_as_a_directory(tiny):
+    path = tiny("llama")
+    ready = Text(AutoTokenizer.from_pretrained(path), [5, 6], generation_eos=7)
+    assert ready.eos_ids == {1, 5, 6, 7}
+    assert ready.encode("the end") == Text.from_path(path, 1).encode("the end")
+
+
+@pytest.fixture
+def chat() -> Text:
+    """A vocabulary of bytes whose tokenizer puts `<bos>` before every text, and a template."""
+    symbols = ["<bos>", "<eos>", "<|user|>", "<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(symbol, special=True) for symbol in symbols[:4]])
+    core.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>")
+    tokenizer.chat_template = TEMPLATE
+    return Text(tokenizer)
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role == 'narrator' %}{{ raise_exception('no role ' + m.role) }}{% endif %}"
+    "<|user|>{{ m.role }}:{{ m.content + '' }}<|end|>{% endfor %}"
+    "{% if tools %}{{ tools[0].name }}{% endif %}{% if add_generation_prompt %}A:{% endif %}"
+)
+USER = {"role": "user", "content": "hi é"}
+
+
+@pytest.mark.parametrize("prompt", ["a", "<bos>a", "<bos>"])
+def test_a_text_begins_with_the_beginning_of_sequence_once(chat, prompt):
+    ids = chat.encode(prompt)
+    assert ids[0] == 0 and ids.count(0) == 1
+
+
+def test_a_beginning_of_sequence_that_the_tokenizer_never_writes_is_not_made_up(text):
+    assert text.encode("a").count(0) == 0
     assert text.encode("<bos>a").count(0) == 1
+
+
+# --- conversations
+
+
+def test_messages_are_the_templates_text_up_to_the_answer(chat):
+    conversation = [{"role": "system", "content": "s"}, USER, {"role": "assistant", "content": "a"}, USER]
+    ids = chat.encode(conversation)
+    assert ids == chat.render(conversation) == chat.render(tuple(conversation))
+    assert ids == chat.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+    spelt = "<bos><|user|>system:s<|end|><|user|>user:hi é<|end|><|user|>assistant:a<|end|><|user|>user:hi é<|end|>A:"
+    assert chat.tokenizer.decode(ids) == spelt
+    assert ids.count(0) == 1 and ids.count(2) == 4
+
+
+def test_only_the_template_says_where_a_beginning_of_sequence_stands(chat):
+    chat.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert chat.render([USER]) == chat.encode("hi é")[1:]
+
+
+def test_tools_reach_a_template_that_takes_them_and_are_refused_by_another(chat):
+    with_tools = chat.render([USER], tools=[{"name": "look"}])
+    assert chat.tokenizer.decode(with_tools) == "<bos><|user|>user:hi é<|end|>lookA:"
+    assert chat.render([USER], tools=[]) == chat.render([USER])
+    chat.tokenizer.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(EngineError, match="takes no tools"):
+        chat.render([USER], tools=[{"name": "look"}])
+
+
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "look"}}]}
+
+
+def test_a_message_that_calls_a_tool_needs_no_content(chat):
+    chat.tokenizer.chat_template = "{% for m in messages %}{{ m.role }},{% endfor %}"
+    assert chat.tokenizer.decode(chat.render([USER, CALL, {"role": "tool", "content": "7"}])) == "user,assistant,tool,"
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ({"role": "user", "content": "a"}, "give a list of messages"),
+        ([USER, {"content": "a"}], "message 2 of 2 has no role"),
+        ([{"role": 3, "content": "a"}, USER], "message 1 of 2 has no role"),
+        ([{"role": "user"}], "message 1 of 1 has no content"),
+        ([{"role": "user", "content": None}], "message 1 of 1 has no content"),
+        ([USER, 17], "message 2 of 2 is 17; token ids and messages do not mix"),
+        ([5, USER], "message 1 of 2 is 5; token ids and messages do not mix"),
+        ([USER, {"role": "assistant", "content": "so"}], "the last message is the assistant's"),
+        ([{"role": "narrator", "content": "a"}], "chat template refuses the messages (no role narrator)"),
+        ([{"role": "user", "content": 5}], "chat template refuses the messages (unsupported operand"),
+        ([USER, {"role": "user", "content": "a\ud800"}], "message 2 of 2 holds half a surrogate pair at character 1"),
+        ([{"role": "us\ud800er", "content": "a"}], "the conversation holds half a surrogate pair"),
+    ],
+)
+def test_a_conversation_that_cannot_be_rendered_is_one_sentence(chat, messages, words):
+    with pytest.raises(EngineError) as caught:
+        chat.encode(messages)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_conversation_without_messages_is_refused(chat):
+    with pytest.raises(EngineError, match="no message"):
+        chat.render([])
+
+
+def test_a_model_without_a_template_is_named_with_a_remedy(tiny):
+    path = tiny("llama")
+    with pytest.raises(EngineError, match=r"has no chat template; .*chat_template\.jinja") as caught:
+        Text.from_path(path, 1).encode([USER])
+    assert str(path) in str(caught.value)
+
+
+def test_the_default_of_several_templates_is_taken(chat):
+    chat.tokenizer.chat_template = {"default": "D{{ messages[0].content }}", "tool_use": "T"}
+    assert chat.tokenizer.decode(chat.render([USER])) == "Dhi é"
+    chat.tokenizer.chat_template = {"tool_use": "T"}
+    with pytest.raises(EngineError, match="has no chat template"):
+        chat.render([USER])
+
+
+def test_a_broken_template_is_one_sentence(chat):
+    chat.tokenizer.chat_template = "{% for m in messages %}"
+    with pytest.raises(EngineError, match="refuses the messages") as caught:
+        chat.render([USER])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.model
+def test_the_small_models_conversations_are_transformers_own(small_model):
+    text = Text.from_path(small_model)
+    ids = text.encode([{"role": "user", "content": "Name three colours."}])
+    theirs = text.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Name three colours."}], add_generation_prompt=True, return_dict=False
+    )
+    assert ids == theirs
+    assert text.tokenizer.decode(ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +197,50 @@ def test_a_character_of_several_tokens_before_the_answer_or_in_it_is_no_trouble(
     assert len(ids) == 4
     assert text.decode(ids[0], ids[1:]) == "€"
     assert text.decode(ids[-1], text.encode(" the€")) == " the€"
+
+
+def steps(*parts):
+    return decoders.Sequence(list(parts))
+
+
+LOCAL = {
+    "bytes": (decoders.ByteLevel(), True),
+    "none": (None, True),
+    "wordpiece": (decoders.WordPiece(), True),
+    "metaspace": (steps(decoders.ByteFallback(), decoders.Metaspace()), True),
+    "llama": (
+        steps(decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)),
+        True,
+    ),
+    "strips each token": (steps(decoders.Strip(" ", 1, 1), decoders.Fuse()), True),
+    "strips the end": (steps(decoders.Fuse(), decoders.Strip(" ", 0, 1)), False),
+    "strips the end of bytes": (steps(decoders.ByteLevel(), decoders.Strip(" ", 0, 1)), False),
+    "replaces across tokens": (steps(decoders.Fuse(), decoders.Replace("ab", "c")), False),
+    "cleans up the whole": (steps(decoders.Fuse(), decoders.WordPiece()), False),
+    "merges repeats": (decoders.CTC("a"), False),
+    "suffix": (decoders.BPEDecoder("</w>"), False),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_decoders_that_only_append_are_known(name):
+    decoder, local = LOCAL[name]
+    core = Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    core.decoder = decoder  # pyright: ignore[reportAttributeAccessIssue]
+    assert Text(PreTrainedTokenizerFast(tokenizer_object=core)).decodes_locally is local
+
+
+def test_a_tokenizer_of_another_library_is_not_taken_for_one_that_only_appends():
+    class Other:
+        eos_token_id = 3
+
+    assert Text(Other()).decodes_locally is False
+
+
+def test_pieces_are_the_vocabularys_and_none_for_what_leaves_no_text(text):
+    assert [text.piece(i) for i in text.encode(" the")] == ["Ġthe"]
+    assert text.piece(0) is None and text.piece(10**6) is None
+    assert text.special_tokens == {0: "<bos>", 1: "<eos>"}
 
 
 @pytest.mark.parametrize(
