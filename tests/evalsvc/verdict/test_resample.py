@@ -1,0 +1,117 @@
+"""Resampling against exact enumeration, scipy's own, closed forms and simulation."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import permutation_test
+
+from evalsvc.verdict.paired import mcnemar_exact
+from evalsvc.verdict.resample import EXACT_UP_TO, corpus_bounds, corpus_p, mean_bounds, sign_flip_p
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@given(st.integers(0, 7), st.integers(0, 7), st.integers(0, 30))
+def test_on_0_1_outcomes_it_is_the_exact_mcnemar_test(lost, gained, same):
+    differences = np.array([1.0] * lost + [-1.0] * gained + [0.0] * same)
+    assert sign_flip_p(differences, rng()) == pytest.approx(mcnemar_exact(lost, gained), abs=1e-12)
+
+
+def test_it_is_scipys_sign_permutation():
+    values = np.array([0.3, 0.25, -0.1, 0.6, 0.05, -0.2, 0.4, 0.15])
+    theirs = permutation_test(
+        (values,), lambda x, axis: x.sum(axis=axis), permutation_type="samples", alternative="greater", n_resamples=1e6
+    )
+    assert sign_flip_p(values, rng()) == pytest.approx(theirs.pvalue, abs=1e-12)
+
+
+def test_drawn_and_counted_arrangements_agree():
+    values = np.round(rng(3).normal(0.2, 0.5, EXACT_UP_TO), 2)
+    exact = sign_flip_p(values, rng())
+    padded = np.concatenate([values, [1e-9]])  # one more unit: drawn
+    assert sign_flip_p(padded, rng(1), draws=40_000) == pytest.approx(exact, abs=0.012)
+
+
+def test_p_is_uniform_or_larger_without_a_drop():
+    generator = rng(5)
+    found = [sign_flip_p(generator.normal(0, 1, 40) ** 3, generator, draws=199) for _ in range(1500)]
+    for level in (0.05, 0.2, 0.5):
+        assert np.mean(np.array(found) <= level) == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / 1500))
+
+
+def test_no_difference_at_all_is_no_evidence():
+    assert sign_flip_p(np.zeros(50), rng()) == 1.0
+
+
+@pytest.mark.parametrize("units", [12, 60])
+def test_bounds_cover_the_mean_at_their_level(units):
+    generator = rng(11)
+    low, high, rounds = 0, 0, 400 if units < 30 else 2000
+    for _ in range(rounds):
+        totals = generator.normal(0.1, 0.3, units)
+        lower, upper, method = mean_bounds(totals, np.ones(units), 0.05, generator)
+        low, high = low + (lower > 0.1), high + (upper < 0.1)
+    assert method == ("t" if units >= 30 else "BCa bootstrap")
+    error = 3 * np.sqrt(0.05 * 0.95 / rounds)
+    assert max(low, high) / rounds <= 0.05 + error + (0.03 if units < 30 else 0)  # a bootstrap of 12 is a little short
+
+
+def test_clusters_of_one_item_are_items():
+    totals = rng(2).normal(0, 1, 50)
+    lower, upper, _ = mean_bounds(totals, np.ones(50), 0.05, rng())
+    twice = mean_bounds(np.repeat(totals, 1) * 2, np.full(50, 2.0), 0.05, rng())
+    assert (lower, upper) == pytest.approx(twice[:2])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25])
+def test_units_that_are_all_alike_are_not_certain(value):
+    lower, upper, method = mean_bounds(np.full(20, value), np.ones(20), 0.05, rng(), reach=1.0)
+    assert method == "all alike"
+    assert upper - value == pytest.approx((1 + value) * (1 - 0.05 ** (1 / 20)))
+    assert lower < value < upper
+    many = mean_bounds(np.full(200, value), np.ones(200), 0.05, rng(), reach=1.0)
+    assert value < many[1] < upper
+    assert mean_bounds(np.full(20, value), np.ones(20), 0.05, rng())[:2] == (-inf, inf)
+
+
+def test_nothing_gives_no_bound():
+    assert mean_bounds(np.array([]), np.array([]), 0.05, rng(), reach=1.0)[:2] == (-inf, inf)
+
+
+def mean_drop(baseline: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+    return baseline.mean(axis=1) - candidate.mean(axis=1)
+
+
+def test_a_corpus_metric_that_is_a_mean_agrees_with_the_sign_flip():
+    generator = rng(4)
+    baseline = generator.random(60)
+    candidate = baseline - generator.normal(0.03, 0.1, 60)
+    ours = corpus_p(mean_drop, baseline, candidate, rng(1), draws=9999)
+    assert ours == pytest.approx(sign_flip_p(baseline - candidate, rng(2), draws=9999), abs=0.02)
+    lower, upper = corpus_bounds(mean_drop, baseline, candidate, 0.05, rng(3))
+    expected = mean_bounds(baseline - candidate, np.ones(60), 0.05, rng())
+    assert (lower, upper) == pytest.approx(expected[:2], abs=0.01)
+
+
+def test_a_metric_of_sums_is_no_mean_of_items():
+    """Perplexity: exp of summed negative log-likelihood over summed tokens, items of unequal length."""
+    generator = rng(6)
+    tokens = generator.integers(5, 200, 80)
+    nll = tokens * generator.normal(2.0, 0.1, 80)
+    worse = nll + tokens * generator.normal(0.05, 0.05, 80)
+
+    def rise(baseline, candidate):
+        return np.exp(candidate[..., 0].sum(1) / candidate[..., 1].sum(1)) - np.exp(
+            baseline[..., 0].sum(1) / baseline[..., 1].sum(1)
+        )
+
+    base, cand = np.stack([nll, tokens], axis=1), np.stack([worse, tokens], axis=1)
+    assert corpus_p(rise, base, cand, rng(1)) == pytest.approx(1 / 1000)
+    assert corpus_p(rise, cand, base, rng(1)) > 0.99
+    lower, upper = corpus_bounds(rise, base, cand, 0.05, rng(2))
+    assert 0 < lower < float(rise(base[None], cand[None])[0]) < upper
