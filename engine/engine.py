@@ -21,7 +21,7 @@ from .batch import Chunk
 from .checkpoint.base import Checkpoint
 from .checkpoint.open import open_checkpoint
 from .generation import generate_jobs
-from .jobs import Ticket
+from .jobs import Ticket, whole
 from .kv.pages import PoolFull
 from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
@@ -42,7 +42,7 @@ from .requests import (
 )
 from .scoring import score_jobs
 from .stage import DecodeStage, PrefillStage, Stage
-from .text import Text
+from .text import Text, foreign_id
 from .weights import WeightSet
 
 LOGIT_ELEMENTS = 2**25  # of one prefill forward: 128 MiB in fp32
@@ -99,6 +99,12 @@ class Engine:
                 holds. Where rope's frequencies hang on the length (types `dynamic`, `longrope`), every request is
                 computed with those of this length.
         """
+        sizes = {"kv_tokens": kv_tokens, "max_batch": max_batch, "chunk": chunk}
+        for name, size in sizes.items():
+            if not whole(size, 1):
+                raise ConfigError(f"{name} is {size!r}; it must be a whole number from 1")
+        if not arms:
+            raise ConfigError("an engine needs at least one arm: give a plan")
         for spec in arms.values():
             spec.check()
         self.checkpoint, self.specs = checkpoint, dict(arms)
@@ -162,23 +168,43 @@ class Engine:
         return self._text
 
     def arm(self, name: str | None = None) -> Arm:
-        """A loaded arm; the only one when no name is given."""
+        """A loaded arm; the only one when no name is given.
+
+        Raises:
+            ConfigError: No arm of that name, or several and no name.
+        """
         if name is None:
             if len(self.specs) != 1:
                 raise ConfigError(f"name one of the arms {', '.join(self.specs)}")
             name = next(iter(self.specs))
+        self._known(name)
+        with self._loop.lock:
+            if name not in self._arms:
+                spec = self.specs[name]
+                scales = self.scales(name)
+                prefill = self._stage(PrefillStage, spec, scales.get("prefill"))
+                decode = self._stage(DecodeStage, spec, scales.get("decode"))
+                self._arms[name] = Arm(name, spec, prefill, decode)
+                self._released.discard(name)
+            return self._arms[name]
+
+    def _known(self, name: str) -> None:
         if name not in self.specs:
             raise ConfigError(f"unknown arm {name!r}; known: {', '.join(self.specs)}")
-        if name not in self._arms:
-            spec = self.specs[name]
-            scales = self.scales(name)
-            prefill = self._stage(PrefillStage, spec, scales.get("prefill"))
-            decode = self._stage(DecodeStage, spec, scales.get("decode"))
-            self._arms[name] = Arm(name, spec, prefill, decode)
-        return self._arms[name]
 
     def release(self, name: str) -> None:
-        """Lets go of an arm; its stages stay while an arm that was not released asks for the same."""
+        """Lets go of an arm; its stages stay while an arm that was not released asks for the same.
+
+        Answers under way are finished. Asked again, the arm is loaded again.
+
+        Raises:
+            ConfigError: No arm of that name.
+        """
+        self._known(name)
+        with self._loop.lock:
+            self._release(name)
+
+    def _release(self, name: str) -> None:
         self._arms.pop(name, None)
         self._released.add(name)
         needed = set()
@@ -252,7 +278,8 @@ class Engine:
     def answer(self, requests: Sequence[Request], arm: str | None = None) -> Answers:
         """Answers requests of all kinds, side by side, in the order in which they finish.
 
-        Who stops listening gives up what is not answered yet. Several calls may be under way: each drives them all.
+        Who stops listening gives up what is not answered yet. Several calls may be under way, also in several threads:
+        each drives them all, and one thread computes at a time.
 
         Args:
             requests: Each names its arms, or is for `arm`.
@@ -260,6 +287,9 @@ class Engine:
 
         Yields:
             One result or failure for each request and arm (and sample), with the request's id.
+
+        Raises:
+            ConfigError: A request for an arm that does not exist; none of this call's is answered.
         """
         for outcome in self._outcomes(requests, arm, streaming=False):
             assert not isinstance(outcome, TextPiece)
@@ -279,9 +309,7 @@ class Engine:
         Returns:
             How many were given up.
         """
-        jobs = self._loop.jobs_of(request_id)
-        self._loop.drop(jobs, "cancelled", "the request was cancelled")
-        return len(jobs)
+        return self._loop.cancel(request_id)
 
     def _outcomes(self, requests: Sequence[Request], arm: str | None, streaming: bool):
         ticket = Ticket(streaming)
@@ -294,17 +322,22 @@ class Engine:
                 if ticket.jobs:
                     self._loop.step()
         finally:  # the caller may stop listening at any answer
-            self._loop.drop(list(ticket.jobs), "cancelled", "nobody listens any more")
+            self._loop.drop(ticket.jobs, "nobody listens any more")
 
     def _submit(self, request: Request, arm: str | None, ticket: Ticket) -> None:
-        arms = [self.arm(name) for name in dict.fromkeys(request.arms)] or [self.arm(arm)]
-        make = generate_jobs if isinstance(request, GenerateRequest) else score_jobs
-        jobs, prompts = make(request, arms, self.text, ticket, self.max_length)  # pyright: ignore[reportArgumentType]
-        try:
-            self._loop.submit(jobs, prompts)
-        except PoolFull as error:
-            for job in jobs:
-                job.fail("pool", str(error))
+        if isinstance(request.arms, str):
+            raise ConfigError(f"arms is {request.arms!r}; it must be a list of names")
+        with self._loop.lock:
+            arms = [self.arm(name) for name in dict.fromkeys(request.arms)] or [self.arm(arm)]
+            if isinstance(request, GenerateRequest):
+                jobs, prompts = generate_jobs(request, arms, self.text, ticket, self.max_length)
+            else:
+                jobs, prompts = score_jobs(request, arms, self.text, ticket, self.max_length, self.window)
+            try:
+                self._loop.submit(jobs, prompts)
+            except PoolFull as error:
+                for job in jobs:
+                    job.fail("pool", str(error))
 
     @cached_property
     def max_length(self) -> int:
@@ -323,11 +356,23 @@ class Engine:
             )
         return self._asked_length
 
+    @property
+    def window(self) -> int:
+        """Tokens of a rolling text's windows: the asked `max_length`, or what the model is made for.
+
+        What a pool holds does not enter, since it must not change a score.
+        """
+        return self._asked_length or longest_sequence(self.checkpoint) or self.kv_tokens
+
     def logits(self, token_ids: Sequence[int], arm: str | None = None, through: str = "prefill") -> Tensor:
         """Full logits of a prompt through one stage alone, for checking against other implementations.
 
         Returns:
             fp32. Shape: (tokens, vocabulary). Through `decode` every token is decoded, the first one included.
+
+        Raises:
+            ConfigError: No token, one that the model does not know, more than it can hold, or a stage without a name.
+            PoolFull: The pool is held by answers under way.
         """
         return self.batch_logits([token_ids], arm, through)[0]
 
@@ -336,7 +381,16 @@ class Engine:
     ) -> list[Tensor]:
         """As `logits`, for several prompts side by side."""
         held = self.arm(arm)
-        stage = held.prefill if through == "prefill" else held.decode
+        if through not in ("prefill", "decode"):
+            raise ConfigError(f"through must be prefill or decode, not {through!r}")
+        for ids in prompts:
+            wrong = foreign_id(ids, held.vocabulary)
+            if wrong is not None or not 0 < len(ids) <= self.max_length:
+                raise ConfigError(wrong or f"{len(ids)} token ids are not from 1 to the {self.max_length} served")
+        with self._loop.lock:
+            return self._logits(held.prefill if through == "prefill" else held.decode, prompts)
+
+    def _logits(self, stage: Stage, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
         sequences = [KVSequence() for _ in prompts]
         try:
             if isinstance(stage, PrefillStage):
@@ -345,7 +399,7 @@ class Engine:
             steps: list[list[Tensor]] = [[] for _ in prompts]
             for position in range(max(len(ids) for ids in prompts)):
                 live = [i for i, ids in enumerate(prompts) if position < len(ids)]
-                rows = stage.step([sequences[i] for i in live], [prompts[i][position] for i in live])
+                rows = stage.forward([Chunk(sequences[i], [prompts[i][position]]) for i in live])
                 for i, row in zip(live, rows, strict=True):
                     steps[i].append(row)
             return [torch.stack(rows) for rows in steps]

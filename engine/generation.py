@@ -1,6 +1,6 @@
 """Answers written token by token: prefill computes the prompt and the first token, decode goes on from there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from .arm import Arm
-from .jobs import Job, Ticket, refuse
+from .jobs import Job, Ticket, deadline_problem, refuse, whole
 from .requests import GenerateRequest, GenerateResult, TextPiece, Timings, TokenLogprobs
 from .sampling import Choice, Sampling, choose, problem, top_logprobs
 from .scheduler import Lane, Prompt
@@ -32,6 +32,10 @@ class GenerateJob(Job):
         self._sampling = Sampling.from_request(request)
         self._writer = Writer(text, prompt[-1], request.stop, text.eos_ids)
         self._logprobs: list[TokenLogprobs] = []
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        return tuple(self.generated)
 
     def choice(self) -> Choice:
         """How the next token is to be drawn."""
@@ -94,7 +98,7 @@ def generate_jobs(
     Arms that share a prefill stage share the prompt.
     """
     try:
-        prompt = text.encode(request.prompt)
+        prompt = text.encode(request.prompt) if isinstance(request.prompt, Sequence | Mapping) else []
         error = _problem(request, prompt, max_length, arms[0].vocabulary)
     except EngineError as unreadable:
         prompt, error = [], ("bad_request", str(unreadable))
@@ -113,20 +117,24 @@ def generate_jobs(
 
 
 def _problem(request: GenerateRequest, prompt: list[int], max_length: int, vocabulary: int) -> tuple[str, str] | None:
+    if not isinstance(request.prompt, Sequence | Mapping):
+        return "bad_request", f"the prompt is {request.prompt!r:.80}; it must be text, a list of token ids, or messages"
     if not prompt:
         return "bad_request", "the prompt is empty"
     foreign = foreign_id(prompt, vocabulary)
     if foreign is not None:
         return "bad_request", foreign
-    if request.max_tokens < 1:
-        return "bad_request", "max_tokens must be at least 1"
-    if isinstance(request.stop, str) or any(not stop for stop in request.stop):
-        return "bad_request", "a stop string is empty, or `stop` is not a list"
-    if request.n < 1:
-        return "bad_request", "n must be at least 1"
-    if request.logprobs is not None and not 0 <= request.logprobs <= vocabulary:
-        return "bad_request", f"logprobs must be 0 to {vocabulary}"
-    wrong = problem(Sampling.from_request(request))
+    for name, number in (("max_tokens", request.max_tokens), ("n", request.n)):
+        if not whole(number, 1):
+            return "bad_request", f"{name} is {number!r}; it must be a whole number, at least 1"
+    if not isinstance(request.stop, Sequence) or isinstance(request.stop, str):
+        return "bad_request", f"stop is {request.stop!r}; it must be a list of strings"
+    for stop in request.stop:
+        if not isinstance(stop, str) or not stop:
+            return "bad_request", f"a stop string is empty or no text: {stop!r}"
+    if request.logprobs is not None and not whole(request.logprobs, 0, vocabulary):
+        return "bad_request", f"logprobs is {request.logprobs!r}; it must be a whole number from 0 to {vocabulary}"
+    wrong = deadline_problem(request.deadline_s) or problem(Sampling.from_request(request))
     if wrong is not None:
         return "bad_request", wrong
     if len(prompt) + request.max_tokens > max_length:

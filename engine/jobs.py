@@ -1,8 +1,9 @@
 """What the loop knows of an answer that is being made: whose it is, when it began, how it fails."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 
 from .arm import Arm
@@ -55,18 +56,27 @@ class Job:
         """Under whose names the scheduler knows its prompts and lanes."""
         yield self
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Tokens that were generated so far."""
+        return ()
+
+    def compared(self) -> "Sequence[Job]":
+        """Jobs whose outcome can hang on this one's."""
+        return ()
+
     def overdue(self, now: float) -> bool:
         """Whether its deadline has passed."""
         return self.request.deadline_s is not None and now - self.submitted > self.request.deadline_s
 
     def finish(self, outcome: Outcome) -> None:
-        """Gives the outcome, once."""
+        """Gives the outcome, once. Who waits in another thread finds the job or its outcome at every moment."""
         assert not self.done
         self.done = True
-        del self.ticket.jobs[self]
         self.ticket.outcomes.append(outcome)
+        del self.ticket.jobs[self]
 
-    def fail(self, error: str, message: str, reason: FinishReason = "error", written: tuple[int, ...] = ()) -> None:
+    def fail(self, error: str, message: str, reason: FinishReason = "error") -> None:
         """Gives a failure, unless there is an outcome already."""
         if not self.done:
             failure = RequestFailure(
@@ -76,14 +86,25 @@ class Job:
                 error=error,
                 message=message,
                 finish_reason=reason,
-                token_ids=written,
+                token_ids=self.written,
             )
             self.finish(failure)
 
 
+def whole(value: object, least: int, most: float = inf) -> bool:
+    """Whether a value is a whole number within bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def deadline_problem(seconds: object) -> str | None:
+    """What is wrong with a deadline; None when nothing is."""
+    fine = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0
+    return None if seconds is None or fine else f"deadline_s is {seconds!r}; it must be a number from 0"
+
+
 def refuse(ticket: Ticket, request: Request, arms: list[Arm], error: str, message: str) -> None:
     """One failure for each answer that a request will not get."""
-    samples = request.n if isinstance(request, GenerateRequest) and error != "bad_request" else 1
+    samples = request.n if isinstance(request, GenerateRequest) and whole(request.n, 1) else 1
     for arm in arms:
         for sample in range(samples):
             Job(request, arm, ticket, sample).fail(error, message)

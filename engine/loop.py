@@ -1,11 +1,12 @@
 """The engine's loop: schedule, run, hand over, take what the logits say.
 
 One loop serves all arms of an engine. A step runs every decode stage that has lanes, then every prefill stage that has
-pieces. It is driven by whoever waits for an answer.
+pieces. It is driven by whoever waits for an answer, by one thread at a time.
 """
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +18,8 @@ from .batch import Chunk
 from .generation import GenerateJob, take_tokens
 from .jobs import Job
 from .kv.handoff import handoff
+from .kv.pages import Pages, Sequence
+from .requests import FinishReason
 from .scheduler import Lane, Piece, Prompt, Scheduler, Tail
 from .scoring import Rows, ScoreJob, take_logprobs
 
@@ -28,12 +31,17 @@ class Loop:
 
     Attributes:
         scheduler: What waits and runs.
+        lock: Held while anything of the engine's stages or of this loop changes.
     """
 
     def __init__(self, max_batch: int, chunk: int, logit_rows: int):
         """Args as in `Scheduler`."""
         self.scheduler = Scheduler(max_batch, chunk, logit_rows)
+        self.lock = RLock()
         self._jobs: dict[Job, None] = {}
+        self._timed: dict[Job, None] = {}  # those with a deadline
+        self._running = False
+        self._given_up: list[tuple[list[Job], str, str]] = []
 
     def submit(self, jobs: Iterable[Job], prompts: Iterable[Prompt]) -> None:
         """Queues jobs and their prompts.
@@ -42,46 +50,71 @@ class Loop:
             PoolFull: A prompt that could not even run alone; none of them is queued.
         """
         jobs = list(jobs)
-        try:
-            for prompt in prompts:
-                self.scheduler.submit(prompt)
-        except EngineError:
-            self._forget(jobs)
-            raise
-        self._jobs |= dict.fromkeys(jobs)
+        with self.lock:
+            try:
+                for prompt in prompts:
+                    self.scheduler.submit(prompt)
+            except EngineError:
+                self._forget(jobs)
+                raise
+            self._jobs |= dict.fromkeys(jobs)
+            self._timed |= dict.fromkeys(job for job in jobs if job.request.deadline_s is not None)
 
-    def jobs_of(self, request_id: str) -> list[Job]:
-        """Jobs under way of requests with this id."""
-        return [job for job in self._jobs if job.request.id == request_id]
+    def cancel(self, request_id: str) -> int:
+        """Gives up all jobs under way of requests with this id, and returns how many there were."""
+        with self.lock:
+            jobs = [job for job in self._jobs if job.request.id == request_id]
+            self.drop(jobs, "the request was cancelled")
+        return len(jobs)
 
-    def drop(self, jobs: Iterable[Job], error: str, message: str) -> None:
-        """Gives jobs up and their pages back."""
-        for job in jobs:
-            self._fail(job, error, message, abort=True)
+    def drop(self, jobs: Iterable[Job], message: str) -> None:
+        """Gives jobs up and their pages back.
+
+        Inside of a step (an iterator may be collected at any moment) that waits for the step's end.
+        """
+        with self.lock:
+            if self._running:
+                self._given_up.append((list(jobs), "cancelled", message))
+            else:
+                self._fail(list(jobs), "cancelled", message, "abort")
 
     def step(self) -> None:
-        """One round. What goes wrong inside gives every page back and leaves nothing under way.
+        """One round. What goes wrong inside fails all that is under way, whoever waits for it, and frees its pages.
 
         Raises:
             EngineError: The stages cannot serve what was asked.
         """
-        try:
-            now = perf_counter()
-            self.drop([job for job in self._jobs if job.overdue(now)], "deadline", "the request's deadline has passed")
-            worked = self._decode() + self._prefill()
-            stuck = self.scheduler.first_waiting()
-            if not worked and stuck is not None:  # pages are held by someone outside of this loop
-                for job in {id(job): job for job in _jobs_of(stuck)}.values():
-                    self._fail(job, "pool", "the KV pool is held by others; raise `kv_tokens`")
-        except BaseException:
-            self._forget(list(self._jobs))
-            raise
+        with self.lock:
+            self._running = True
+            try:
+                self._round()
+            except BaseException as error:
+                what = f"the engine's step ended in {type(error).__name__}: {error}".rstrip(": ")
+                self._fail(list(self._jobs), "engine", f"{what}; ask again", "error")
+                raise
+            finally:
+                self._running = False
+                for jobs, error, message in self._given_up:
+                    self._fail(jobs, error, message, "abort")
+                self._given_up.clear()
+
+    def _round(self) -> None:
+        now = perf_counter()
+        overdue = [job for job in self._timed if job.overdue(now)]
+        self._fail(overdue, "deadline", "the request's deadline has passed", "abort")
+        worked = self._decode() + self._prefill()
+        stuck = self.scheduler.oldest()
+        if not worked and stuck is not None:  # pages are held by someone outside of this loop
+            self._fail(_jobs_of(stuck), "pool", "the KV pool is held by others; raise `kv_tokens`", "error")
 
     # -- one forward of a stage ----------------------------------------------------------------------------------------
 
     def _decode(self) -> int:
         forwards = 0
-        for stage, lanes in self.scheduler.next_lanes().items():
+        for stage, chosen in self.scheduler.next_lanes().items():
+            lanes = [lane for lane in chosen if _wanted(lane)]
+            if not lanes:
+                continue
             _note(job for lane in lanes for job in _jobs_of(lane))
             wanted = [lane for lane in lanes if lane.wants_logits]
             chunks = [Chunk(lane.sequence, [lane.feed[lane.fed]], int(lane.wants_logits)) for lane in lanes]
@@ -97,7 +130,10 @@ class Loop:
 
     def _prefill(self) -> int:
         forwards = 0
-        for stage, pieces in self.scheduler.next_pieces().items():
+        for stage, chosen in self.scheduler.next_pieces().items():
+            pieces = [piece for piece in chosen if _wanted(piece.of)]
+            if not pieces:
+                continue
             members = [job for piece in pieces for job in _jobs_of(piece.of)]
             _note(members)
             for job in members:
@@ -120,13 +156,18 @@ class Loop:
 
     def _hand_over(self, prompt: Prompt) -> None:
         source, ids = prompt.stage, prompt.ids
+        first: dict[Pages, Sequence] = {}
         for lane in prompt.lanes:
             pool, cache = lane.stage.pool, lane.stage.cache
             pool.free(lane.sequence)
-            held = cache.take(ids, len(ids), source.key)
-            lane.sequence = handoff(source.pool, prompt.sequence, pool, held)
-            cache.put(ids, lane.sequence, source.key)
+            if pool in first:
+                lane.sequence = pool.fork(first[pool])
+            else:
+                first[pool] = lane.sequence = cache.take(ids, len(ids), source.key)
+                handoff(source.pool, prompt.sequence, pool, lane.sequence)
+                cache.put(ids, lane.sequence, source.key)
             for job in _jobs_of(lane):
+                job.admitted = job.admitted or perf_counter()
                 job.first_token = job.first_token or perf_counter()
         self.scheduler.start(prompt)
 
@@ -138,8 +179,7 @@ class Loop:
         for row, of, index in takers:
             if not finite[row]:
                 self._forget_pages(of)
-                for job in list(_jobs_of(of)):
-                    self._fail(job, "non_finite_logits", NON_FINITE)
+                self._fail(_jobs_of(of), "non_finite_logits", NON_FINITE, "error")
             elif isinstance(of.owner, Rows):
                 scores.append((row, of.owner, index))
             else:
@@ -147,9 +187,8 @@ class Loop:
                 tokens += [(row, lane.owner, lane) for lane in lanes]
         take_tokens(rows, tokens)
         take_logprobs(rows, scores)
-        for job in {id(job): job for _, of, _ in takers for job in _jobs_of(of)}.values():
-            if job.done:
-                self._forget([job])
+        met = {one: None for _, of, _ in takers for job in _jobs_of(of) for one in (job, *job.compared())}
+        self._forget(job for job in met if job.done)
 
     def _forget_pages(self, of: Lane | Tail | Prompt) -> None:
         """What led to a bad row leaves the caches, or who asks again would meet it again."""
@@ -159,17 +198,20 @@ class Loop:
             if isinstance(of, Lane):
                 of.stage.cache.forget(prompt.ids, prompt.stage.key)
 
-    def _fail(self, job: Job, error: str, message: str, abort: bool = False) -> None:
-        written = tuple(job.generated) if isinstance(job, GenerateJob) else ()
-        job.fail(error, message, "abort" if abort else "error", written)
-        self._forget([job])
-        if isinstance(job, ScoreJob) and job.comparison is not None:
-            for other in job.comparison.failed(job):
-                self._fail(other, "reference", f"the reference arm has no answer: {message}")
+    def _fail(self, jobs: Seq[Job], error: str, message: str, reason: FinishReason) -> None:
+        """Fails jobs, each for this reason, and after them those that were compared with one of them."""
+        for job in jobs:
+            job.fail(error, message, reason)
+        self._forget(jobs)
+        for job in jobs:
+            if isinstance(job, ScoreJob) and job.comparison is not None:
+                left = job.comparison.failed(job)
+                self._fail(left, "reference", f"the reference arm has no answer: {message}", "error")
 
     def _forget(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self._jobs.pop(job, None)
+            self._timed.pop(job, None)
             for owner in job.owners():
                 self.scheduler.remove(owner)
 
@@ -179,6 +221,11 @@ def _jobs_of(of: Lane | Tail | Prompt) -> list[Job]:
     if isinstance(of, Prompt) and of.owner is None:
         return [job for lane in of.lanes for job in _jobs_of(lane)]
     return list(of.owner.jobs) if isinstance(of.owner, Rows) else [of.owner]
+
+
+def _wanted(of: Lane | Tail | Prompt) -> bool:
+    """Whether anyone still waits for it: another stage's forward of the same step may have failed a whole request."""
+    return any(not job.done for job in _jobs_of(of))
 
 
 def _first(piece: Piece) -> int:

@@ -212,7 +212,8 @@ class RequestFailure:
     Attributes:
         arm: Whose answer is missing.
         sample: Which of the request's answers.
-        error: What kind: `bad_request`, `too_long`, `pool`, `non_finite_logits`, `cancelled`, `deadline`.
+        error: What kind: `bad_request`, `too_long`, `pool`, `non_finite_logits`, `cancelled`, `deadline`, `reference`
+            (the arm that it was compared with has no answer), `engine` (a step failed, and all under way with it).
         message: One sentence.
         finish_reason: `abort` (cancelled, deadline), `integrity` or `error`.
         token_ids: What had been generated.

@@ -240,9 +240,9 @@ class Scheduler:
         elif lane.prompt is not None and lane in lane.prompt.lanes:
             lane.prompt.lanes.remove(lane)
 
-    def first_waiting(self) -> Prompt | None:
-        """The prompt that is next to be admitted."""
-        return self._waiting[0] if self._waiting else None
+    def oldest(self) -> Prompt | None:
+        """The prompt that came first of those that are not handed over yet."""
+        return min([*self._active, *self._waiting[:1]], key=lambda prompt: prompt.arrival, default=None)
 
     # -- decode --------------------------------------------------------------------------------------------------------
 

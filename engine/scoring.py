@@ -19,7 +19,7 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from .arm import Arm
-from .jobs import Job, Ticket, refuse
+from .jobs import Job, Ticket, deadline_problem, refuse, whole
 from .requests import Divergence, RollingRequest, ScoreRequest, ScoreResult, Timings, TokenLogprobs
 from .sampling import top_logprobs
 from .scheduler import Lane, Prompt, Tail
@@ -76,21 +76,22 @@ class ScoreJob(Job):
             if not rows.jobs:
                 yield rows
 
-    def add(self, place: Place, logprob: float, likeliest: bool, logprobs: Tensor) -> None:
+    def compared(self) -> "Sequence[ScoreJob]":
+        return () if self.comparison is None else self.comparison.others
+
+    def add(self, place: Place, scored: TokenLogprobs, likeliest: bool, logprobs: Tensor) -> None:
         """Takes one scored token; a second time (after a preemption) changes nothing.
 
         Args:
             place: Which one.
-            logprob: Its own.
+            scored: The token and its log-probability.
             likeliest: Whether greedy decoding would have written it.
             logprobs: Of all tokens there. Shape: (vocabulary,).
         """
         span, index = place
         if self.done or self._found[span][index] is not None:
             return
-        token = self.spans[span].tokens[index]
-        top = top_logprobs(logprobs, token, self.top).top if self.top else ()
-        self._found[span][index] = TokenLogprobs(token, logprob, top)
+        self._found[span][index] = scored
         self._greedy[span] &= likeliest
         self._missing -= 1
         if self.comparison is not None:
@@ -140,15 +141,26 @@ class ScoreJob(Job):
 
 
 class Comparison:
-    """Whole next-token distributions of several arms against one arm's, kept only until both are there."""
+    """Whole next-token distributions of several arms against one arm's; one at a token is kept until all have met it.
+
+    Attributes:
+        reference: Whose distributions the others' are compared with.
+        others: Who is compared.
+    """
 
     def __init__(self, reference: ScoreJob, others: list[ScoreJob]):
-        self.reference, self._others = reference, others
+        self.reference, self.others = reference, others
         self._references: dict[Place, Tensor] = {}
         self._waiting: dict[Place, list[tuple[ScoreJob, Tensor]]] = defaultdict(list)
+        self._met: dict[Place, int] = defaultdict(int)
         self._left = {id(job): sum(len(span.tokens) for span in job.spans) for job in others}
         for job in (reference, *others):
             job.comparison = self
+
+    @property
+    def held(self) -> int:
+        """Distributions that are kept now."""
+        return len(self._references) + sum(map(len, self._waiting.values()))
 
     def waits_for(self, job: ScoreJob) -> bool:
         """Whether a job still has tokens to be compared."""
@@ -157,7 +169,8 @@ class Comparison:
     def add(self, job: ScoreJob, place: Place, logprobs: Tensor) -> None:
         """Takes one arm's distribution at one token. `logprobs` Shape: (vocabulary,)."""
         if job is self.reference:
-            self._references[place] = logprobs.clone()  # not the whole forward's
+            if self.others:
+                self._references[place] = logprobs.clone()  # not the whole forward's
             for other, theirs in self._waiting.pop(place, []):
                 self._compare(other, place, theirs)
                 other.finish_if_complete()
@@ -171,23 +184,37 @@ class Comparison:
         kl = float((reference.exp() * (reference - theirs)).sum().clamp_min(0))
         job.diverged(place, Divergence(kl, int(reference.argmax()) == int(theirs.argmax())))
         self._left[id(job)] -= 1
-        if not any(self._left.values()):
-            self._references.clear()
+        self._met[place] += 1
+        if self._met[place] == len(self.others):
+            del self._references[place]
 
-    def failed(self, job: ScoreJob) -> list[ScoreJob]:
+    def failed(self, job: Job) -> list[ScoreJob]:
         """Jobs that cannot be compared any more because this one has no answer."""
-        return [other for other in self._others if not other.done] if job is self.reference else []
+        return [other for other in self.others if not other.done] if job is self.reference else []
 
 
 def score_jobs(
-    request: ScoreRequest | RollingRequest, arms: Sequence[Arm], text: Text, ticket: Ticket, max_length: int
+    request: ScoreRequest | RollingRequest,
+    arms: Sequence[Arm],
+    text: Text,
+    ticket: Ticket,
+    max_length: int,
+    window: int,
 ) -> tuple[list[ScoreJob], list[Prompt]]:
     """Jobs and prompts of a request; none of either, and failures on the ticket, for one that cannot be served.
 
     Arms that share a prefill stage share what it computes.
+
+    Args:
+        request: What is asked.
+        arms: Who answers.
+        text: The tokenizer.
+        ticket: Takes the outcomes.
+        max_length: Longest sequence that is served, in tokens.
+        window: Tokens of a rolling text's windows.
     """
     try:
-        spans = _spans(request, text, max_length)
+        spans = _spans(request, text, window)
         error = _problem(request, spans, arms, max_length)
     except EngineError as unreadable:
         spans, error = [], ("bad_request", str(unreadable))
@@ -210,12 +237,23 @@ def score_jobs(
     return jobs, prompts
 
 
-def _spans(request: ScoreRequest | RollingRequest, text: Text, max_length: int) -> list[Span]:
+def _spans(request: ScoreRequest | RollingRequest, text: Text, window: int) -> list[Span]:
     if isinstance(request, RollingRequest):
+        _check_sequence("text", request.text)
         ids = text.encode_plain(request.text) if isinstance(request.text, str) else list(request.text)
-        return rolling_windows(ids, text.prefix_id, max_length)
+        return rolling_windows(ids, text.prefix_id, window)
+    _check_sequence("context", request.context)
+    if isinstance(request.continuations, str) or not isinstance(request.continuations, Sequence):
+        raise EngineError(f"continuations is {request.continuations!r:.80}; it must be a list")
+    for continuation in request.continuations:
+        _check_sequence("a continuation", continuation)
     pairs = [text.encode_pair(request.context, continuation) for continuation in request.continuations]
     return [Span(context, tokens) for context, tokens in pairs]
+
+
+def _check_sequence(what: str, value: object) -> None:
+    if not isinstance(value, Sequence):
+        raise EngineError(f"{what} is {value!r:.80}; it must be text or a list of token ids")
 
 
 def rolling_windows(ids: Sequence[int], prefix_id: int, max_length: int) -> list[Span]:
@@ -255,10 +293,15 @@ def _problem(
         names = [arm.name for arm in arms]
         if request.compare_with is not None and request.compare_with not in names:
             return "bad_request", f"compare_with {request.compare_with!r} is not one of the request's arms {names}"
-        if not 0 <= request.top_logprobs <= arms[0].vocabulary:
-            return "bad_request", f"top_logprobs must be 0 to {arms[0].vocabulary}"
+        if not whole(request.top_logprobs, 0, arms[0].vocabulary):
+            return "bad_request", f"top_logprobs must be a whole number from 0 to {arms[0].vocabulary}"
+    wrong = deadline_problem(request.deadline_s)
+    if wrong is not None:
+        return "bad_request", wrong
     longest = max(len(span.context) + len(span.tokens) - 1 for span in spans)  # the last one is scored, not read
     if longest > max_length:
+        if isinstance(request, RollingRequest):
+            return "too_long", f"a window of {longest} tokens exceeds the {max_length} of a pool; raise `kv_tokens`"
         return "too_long", f"{longest + 1} tokens of context and continuation exceed the {max_length} + 1 served"
     return None
 
@@ -316,9 +359,11 @@ def take_logprobs(rows: Tensor, takers: Sequence[tuple[int, Rows, int]]) -> None
     ]
     if not wanted:
         return
-    logprobs = torch.log_softmax(rows[[row for row, _, _ in takers]], dim=-1)
-    likeliest = logprobs.argmax(dim=-1).tolist()
+    logits = rows[[row for row, _, _ in takers]]
+    likeliest = logits.argmax(dim=-1).tolist()  # as greedy decoding takes it: roundings of logprobs make ties
+    logprobs = torch.log_softmax(logits, dim=-1)
     targets = [job.spans[place[0]].tokens[place[1]] for _, job, place in wanted]
     own = logprobs[[k for k, _, _ in wanted], targets].tolist()
     for (k, job, place), target, logprob in zip(wanted, targets, own, strict=True):
-        job.add(place, logprob, likeliest[k] == target, logprobs[k])
+        scored = top_logprobs(logits[k], target, job.top) if job.top else TokenLogprobs(target, logprob)
+        job.add(place, scored, likeliest[k] == target, logprobs[k])
