@@ -1,0 +1,95 @@
+"""Signals that are sharper than right or wrong, and never a verdict: they order the search and ask for more samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp
+
+from evalsvc.verdict.resample import sign_flip_p
+
+ROUNDING = 1e-12  # what is left of a sum of probabilities is known no better
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A mean over items. Positive is worse in the candidate.
+
+    Attributes:
+        name: `gold_margin` (nats), `brier`, or `gold_probability`.
+        n: Items.
+        mean: Mean over them.
+        p: Two-sided, by sign-flip.
+    """
+
+    name: str
+    n: int
+    mean: float
+    p: float
+
+
+def choice_signals(
+    baseline: Sequence[Sequence[float]],
+    candidate: Sequence[Sequence[float]],
+    gold: Sequence[int],
+    rng: np.random.Generator,
+) -> list[Signal]:
+    """What the log-likelihoods of an item's choices say beside which one is the largest.
+
+    - gold margin: log-likelihood of the right choice less the best wrong one's; its fall
+    - Brier: squared distance of the choices' probabilities to the right one; its rise
+    - gold probability: the right choice's share; its fall
+
+    Args:
+        baseline: Log-likelihoods of each item's choices, at least two.
+        candidate: As `baseline`.
+        gold: Index of the right choice of each item.
+        rng: Source of the sign-flips.
+    """
+    if not gold:
+        return []
+    rows = [
+        [a - b for a, b in zip(_of_item(ours, right), _of_item(theirs, right), strict=True)]
+        for ours, theirs, right in zip(baseline, candidate, gold, strict=True)
+    ]
+    return [
+        Signal(name, len(rows), float(values.mean()), _two_sided(values, rng))
+        for name, values in zip(("gold_margin", "brier", "gold_probability"), np.array(rows).T, strict=True)
+    ]
+
+
+def _of_item(logprobs: Sequence[float], right: int) -> tuple[float, float, float]:
+    values = np.asarray(logprobs, dtype=float)
+    shares = np.exp(values - logsumexp(values))
+    target = np.zeros(len(values))
+    target[right] = 1
+    margin = values[right] - np.delete(values, right).max()
+    return float(margin), -float(((shares - target) ** 2).sum()), float(shares[right])
+
+
+def _two_sided(values: np.ndarray, rng: np.random.Generator) -> float:
+    return min(1.0, 2 * min(sign_flip_p(values, rng, draws=1999), sign_flip_p(-values, rng, draws=1999)))
+
+
+def kl_divergence(log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:
+    """KL(p || q) in nats of log-probabilities over the last dimension; never below 0."""
+    return np.maximum((np.exp(log_p) * (log_p - log_q)).sum(axis=-1), 0.0)
+
+
+def kl_of_top(log_p: np.ndarray, log_q: np.ndarray, k: int) -> np.ndarray:
+    """Lower bound of KL(p || q) from p's k likeliest tokens and what is left of both, taken as one (log-sum)."""
+    top = np.argsort(-log_p, axis=-1)[..., :k]
+    p, q = (np.take_along_axis(np.exp(x), top, axis=-1) for x in (log_p, log_q))
+    rest_p, rest_q = (np.maximum(1 - x.sum(axis=-1, keepdims=True), ROUNDING) for x in (p, q))
+    p, q = np.concatenate([p, rest_p], axis=-1), np.concatenate([q, rest_q], axis=-1)
+    return np.maximum((p * (np.log(p) - np.log(q))).sum(axis=-1), 0.0)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median, 99 %, 99.9 % and largest of what was seen at each token, and how many; empty without any."""
+    if not len(values):
+        return {}
+    array = np.asarray(values, dtype=float)
+    quantiles = {"median": 0.5, "p99": 0.99, "p999": 0.999}
+    found = {name: float(np.quantile(array, share)) for name, share in quantiles.items()}
+    return {"n": float(len(array)), "mean": float(array.mean()), **found, "max": float(array.max())}
