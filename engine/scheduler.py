@@ -357,7 +357,7 @@ class Scheduler:
             insort(self._active, prompt, key=lambda one: one.arrival)
             prompt.sequence = prompt.stage.cache.take(prompt.ids, max(0, len(prompt.ids) - 1), partly=True)
             for lane in prompt.lanes:  # what was handed over before stays where it is
-                lane.sequence = lane.stage.cache.take(prompt.ids, len(prompt.ids), prompt.stage.key)
+                lane.sequence = lane.stage.cache.take(prompt.ids, len(prompt.ids), prompt.stage.key, counted=False)
             yield prompt
 
     def _worth_admitting(self) -> bool:

@@ -4,7 +4,8 @@
 
 A block is served only when its own tokens and the block before it are equal too, so that a collision is a miss, never
 another prompt's page. Pages that only the cache holds are idle; the least recently used is given back first. A block
-is always used together with all blocks before it, so the oldest idle one has no block after it.
+is always used together with all blocks before it, so what follows the oldest idle one is idle and gone before it, but
+for pages whose holder computed that block a second time by itself: they leave the cache with it.
 """
 
 from collections import OrderedDict
@@ -53,7 +54,7 @@ class PrefixCache:
         blocks = self._find(ids, limit, source)
         return len(blocks), sum(self._pages.references(block.page) == 1 for block in blocks)
 
-    def take(self, ids: Seq[int], limit: int, source: str = "", partly: bool = False) -> Sequence:
+    def take(self, ids: Seq[int], limit: int, source: str = "", partly: bool = False, counted: bool = True) -> Sequence:
         """A sequence that holds what is here of the first `limit` ids.
 
         Args:
@@ -61,6 +62,7 @@ class PrefixCache:
             limit: Most tokens wanted. A prompt is never served whole: who wants its logits asks one less.
             source: Which prefill stage computed the pages.
             partly: Also copy the leading tokens of a page that differs further on.
+            counted: Whether this is the time that counts, for who asks twice.
         """
         blocks = self._find(ids, limit, source)
         sequence = Sequence([block.page for block in blocks], len(blocks) * PAGE)
@@ -69,8 +71,9 @@ class PrefixCache:
         if partly:
             self._copy_part(last, tuple(ids[sequence.length : limit]), sequence)
         self._touch(last)
-        self.hit_tokens += sequence.length
-        self.missed_tokens += limit - sequence.length
+        if counted:
+            self.hit_tokens += sequence.length
+            self.missed_tokens += limit - sequence.length
         return sequence
 
     def put(self, ids: Seq[int], sequence: Sequence, source: str = "") -> None:
@@ -92,10 +95,7 @@ class PrefixCache:
 
     def forget(self, ids: Seq[int], source: str = "") -> None:
         """Lets go of all pages that `ids` would be served, and of all that follow them."""
-        blocks = self._find(ids, len(ids), source)[:1]
-        while blocks:
-            block = blocks.pop()
-            blocks += block.after
+        for block in self._find(ids, len(ids), source)[:1]:
             self._drop(block)
 
     def drop_all(self) -> int:
@@ -139,10 +139,15 @@ class PrefixCache:
             self._pages.release([best.page])
 
     def _drop(self, block: Block) -> None:
-        del self._blocks[block.key]
+        """Lets go of a block and of all that follow it, which nobody could find any more."""
         if block.before is not None:
             block.before.after.discard(block)
-        self._pages.uncache(block.page)
+        blocks = [block]
+        while blocks:
+            block = blocks.pop()
+            blocks += block.after
+            del self._blocks[block.key]
+            self._pages.uncache(block.page)
 
     def _touch(self, block: Block | None) -> None:
         while block is not None and block.before is not None:
@@ -152,7 +157,6 @@ class PrefixCache:
     def _reclaim(self) -> None:
         for block in self._blocks.values():
             if self._pages.references(block.page) == 1:
-                assert not block.after
                 self._drop(block)
                 return
         raise AssertionError("pages are counted as idle, and the cache knows none")

@@ -171,3 +171,30 @@ def test_dropping_all_leaves_held_pages_to_their_holders():
     pages.check()
     pages.free(held)
     assert pages.free_pages == pages.n_pages
+
+
+def test_a_page_goes_though_somebody_holds_a_later_page_that_he_computed_on_his_own():
+    pages = Pages(4 * PAGE)
+    cache = PrefixCache(pages)
+    ids, held = PROMPT[: 2 * PAGE], Sequence()
+    pages.extend(held, len(ids))
+    cache.put(ids, held)
+    cache.forget(ids)
+    filled(pages, cache, ids[:PAGE])
+    cache.put(ids, held)  # follows a first page that is not his
+    assert (len(cache), pages.idle) == (2, 1)
+    other = Sequence()
+    pages.extend(other, 2 * PAGE)
+    assert len(cache) == 0
+    pages.check()
+    pages.free(held)
+    pages.free(other)
+    assert pages.free_pages == pages.n_pages
+
+
+def test_looking_ahead_is_not_counted():
+    pages = Pages(320)
+    cache = PrefixCache(pages)
+    filled(pages, cache, PROMPT)
+    pages.free(cache.take(PROMPT, len(PROMPT), counted=False))
+    assert (cache.hit_tokens, cache.missed_tokens) == (0, 0)
