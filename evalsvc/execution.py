@@ -1,6 +1,7 @@
-"""From an experiment file to a finished run: each arm, then the baseline against itself."""
+"""From an experiment file to a finished run: its arms, group by group, then the baseline against itself."""
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -10,7 +11,8 @@ from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_path
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
-from evalsvc.runner import ArmRun, Question, questions, run_arm
+from evalsvc.questions import Question, questions
+from evalsvc.runner import ArmRun, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
@@ -91,8 +93,7 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     found = None if new else writer.find_run(store, prepared.hash, fingerprints)
     run_id = _open_run(store, prepared, "main", None) if found is None else found
     arms = _open_arms(store, run_id, facts.values(), prepared)
-    unfinished = {name for name, arm in arms.items() if not _finished(store, arm)}
-    jobs = [Job(run_id, group) for group in _groups(experiment) if unfinished & set(group)]
+    jobs = [Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not _finished(store, arm)])]
     aa_id = None
     if experiment.aa is not None:
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
@@ -132,18 +133,18 @@ def _why_new(store: Store, prepared: Prepared, run_id: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """Arms that one engine runs one after the other; `again` is the baseline's second run (A/A)."""
+    """Arms that one engine answers together; `again` is the baseline's second run (A/A)."""
 
     run_id: int
     arms: tuple[str, ...]
     again: bool = False
 
 
-def _groups(experiment: Experiment) -> list[tuple[str, ...]]:
-    """Arms by prefill stage, which they then share; in the order of the experiment."""
+def _groups(facts: Iterable[ArmFacts]) -> list[tuple[str, ...]]:
+    """Names of arms by prefill stage, so that each prompt is computed once for all arms of a group."""
     groups: dict[str, list[str]] = {}
-    for name in experiment.arms_in_order:
-        groups.setdefault(str(experiment.arms[name].parsed.prefill), []).append(name)
+    for fact in facts:
+        groups.setdefault(json.dumps(fact.stages["prefill"], sort_keys=True), []).append(fact.name)
     return [tuple(names) for names in groups.values()]
 
 
@@ -177,21 +178,15 @@ def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> Non
     batch = experiment.aa.batch if job.again and experiment.aa is not None else experiment.batch
     target = _target(prepared, batch, {*job.arms, experiment.baseline})
     arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared)
-    baseline: dict[str, list[Any]] | None = None
-    plain = target.facts(experiment.baseline)
+    labels = {name: f"{name} again (A/A)" if job.again else name for name in arms}
+    _run(store, target, arms, prepared, experiment.seed + job.again, report, labels)
+    compared = [arm for name, arm in arms.items() if job.again or name != experiment.baseline]
+    problems: dict[str, list[str]] = {}
+    if prepared.passages and compared:
+        first = _target(prepared, experiment.batch, {experiment.baseline}) if job.again else target
+        problems = _probe(store, target, compared, prepared, first, together=not job.again)
     for name, arm in arms.items():
-        if not _finished(store, arm):
-            label = f"{name} again (A/A)" if job.again else name
-            _run(store, target, arm, prepared, experiment.seed + job.again, report, label)
-            problems: list[str] = []
-            if prepared.passages and (name != experiment.baseline or job.again):
-                first = _target(prepared, experiment.batch, {name}) if job.again else target
-                baseline = baseline or first.distributions(experiment.baseline, prepared.passages)
-                found = _probe(store, target, arm, prepared, baseline, together=not job.again)
-                problems = silent_stages(plain, arm.facts, found)
-            _finish(store, target, arm, problems)
-        if name != experiment.baseline:
-            target.release(name)
+        _finish(store, target, arm, problems.get(name, []))
 
 
 def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
@@ -280,25 +275,58 @@ def _finished(store: Store, arm: ArmRun) -> bool:
     return any(held.id == arm.arm_id and held.status == "finished" for held in queries.arms(store, arm.run_id))
 
 
-def _run(store: Store, target: Any, arm: ArmRun, prepared: Prepared, seed: int, report: Reporter, label: str) -> None:
+def _run(
+    store: Store,
+    target: Any,
+    arms: Mapping[str, ArmRun],
+    prepared: Prepared,
+    seed: int,
+    report: Reporter,
+    labels: Mapping[str, str],
+) -> None:
     started = monotonic()
-    outcome = run_arm(store, target, arm, prepared.asked, seed, report.progress(label))
+    counters = {name: report.progress(label) for name, label in labels.items()}
+
+    def count(name: str, done: int, total: int) -> None:
+        counters[name](done, total)
+
+    outcomes = run_group(store, target, list(arms.values()), prepared.asked, seed, count)
     seconds = monotonic() - started
-    report.note(f"{label}: {outcome.stored} samples in {seconds:.1f} s ({arm.facts.plan})")
-    if outcome.errors:
-        report.note(f"{label}: {outcome.errors} of them have no score, first {outcome.first_error}")
+    for name, outcome in outcomes.items():
+        label, others = labels[name], ", ".join(labels[other] for other in outcomes if other != name)
+        together = f" together with {others}" if others else ""
+        report.note(f"{label}: {outcome.stored} samples in {seconds:.1f} s{together} ({arms[name].facts.plan})")
+        if outcome.errors:
+            report.note(f"{label}: {outcome.errors} of them have no score, first {outcome.first_error}")
 
 
 def _probe(
-    store: Store, target: Any, arm: ArmRun, prepared: Prepared, baseline: Any, *, together: bool = True
-) -> dict[str, dict[str, float]]:
-    """Compares distributions with the baseline's, stores what was found, and returns it."""
+    store: Store, target: Any, arms: Sequence[ArmRun], prepared: Prepared, first: Any, *, together: bool
+) -> dict[str, list[str]]:
+    """Compares distributions of arms with the baseline's and stores what was found.
+
+    Args:
+        store: Where the probes go.
+        target: Who serves the arms.
+        arms: Those to compare.
+        prepared: Whose passages.
+        first: Who serves the baseline that they are compared with.
+        together: As in `EmbeddedTarget.distributions`.
+
+    Returns:
+        By arm what `silent_stages` found.
+    """
     from evalsvc.targets.embedded import kl_by_stage
 
-    found = target.distributions(arm.facts.name, prepared.passages, together=together)
-    probe = kl_by_stage(baseline, found)
-    writer.save_probe(store, arm.arm_id, probe)
-    return probe
+    name = prepared.experiment.baseline
+    plain, baseline = first.facts(name), first.distributions(name, prepared.passages)
+    problems = {}
+    for arm in arms:
+        found = target.distributions(arm.facts.name, prepared.passages, together=together)
+        probe = kl_by_stage(baseline, found)
+        writer.save_probe(store, arm.arm_id, probe)
+        problems[arm.facts.name] = silent_stages(plain, arm.facts, probe)
+    return problems
 
 
 def silent_stages(baseline: ArmFacts, arm: ArmFacts, probe: dict[str, dict[str, float]]) -> list[str]:

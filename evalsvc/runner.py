@@ -1,89 +1,29 @@
-"""One run: which samples are missing, ask the target, score, store. Resuming is the same loop."""
+"""A group of arms: which samples each misses, ask the target once for all that miss one, score, store.
 
-import hashlib
+Resuming is the same loop.
+"""
+
 import json
 import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from evalsvc.engine.requests import Answer, GenerateRequest, Request, RequestFailure, ScoreRequest
-from evalsvc.errors import ConfigError, EngineError, EvidenceError
+from evalsvc.engine.requests import Answer, GenerateRequest, RequestFailure, ScoreRequest
+from evalsvc.errors import EngineError, EvidenceError
+from evalsvc.questions import Key, Question, hash_of, request_hash, settings_hash
 from evalsvc.store import writer
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import Store
-from evalsvc.suites.base import Item, Score, Suite
+from evalsvc.suites.base import Asked, Score
 from evalsvc.targets.base import ArmFacts, Target
 
 FLUSH_SAMPLES = 16
 FLUSH_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Question:
-    """One item through one stage: what becomes one sample.
-
-    Attributes:
-        through: Stage that scores a log-likelihood item; empty for a generation.
-    """
-
-    suite: Suite
-    item: Item
-    request: Request
-    through: str
-
-    @property
-    def key(self) -> tuple[str, str, str, str, str, int]:
-        """As `NewSample.key`."""
-        asked, settings = request_hash(self.request), settings_hash(self.request)
-        return (self.suite.name, self.item.id, self.item.sha256, asked, settings, 0)
-
-
-def questions(suites: Sequence[Suite], throughs: Sequence[str]) -> list[Question]:
-    """Everything that each arm answers.
-
-    Args:
-        suites: In the order of the experiment.
-        throughs: Stages that score log-likelihood items; each makes a question of its own.
-
-    Raises:
-        ConfigError: Nothing to ask, or one item twice.
-    """
-    asked: list[Question] = []
-    for suite in suites:
-        for item in suite.items():
-            request = suite.next_request(item, ())
-            if request is None:
-                raise ConfigError(f"suite {suite.name}: item {item.id} asks nothing")
-            if isinstance(request, ScoreRequest):
-                asked += [Question(suite, item, replace(request, through=t), t) for t in throughs]  # pyright: ignore[reportArgumentType]
-            else:
-                asked.append(Question(suite, item, request, ""))
-    if not asked:
-        raise ConfigError("the suites hold no item")
-    places = Counter((question.suite.name, question.item.id, question.through) for question in asked)
-    (suite, item, _), count = places.most_common(1)[0]
-    if count > 1:
-        raise ConfigError(f"suite {suite}: item {item} stands in it twice")
-    return asked
-
-
-def request_hash(request: Request) -> str:
-    """Hash of what the suite asked, without how it is to be answered."""
-    if isinstance(request, ScoreRequest):
-        return _hash(["score", request.context, list(request.continuations)])
-    return _hash(["generate", request.prompt])
-
-
-def settings_hash(request: Request) -> str:
-    """Hash of sampling, stop, limits and scoring stage."""
-    if isinstance(request, ScoreRequest):
-        return _hash({"through": request.through})
-    return _hash({"stop": list(request.stop), "max_tokens": request.max_tokens, "temperature": 0.0})
 
 
 @dataclass
@@ -97,7 +37,7 @@ class ArmRun:
 
 @dataclass
 class Outcome:
-    """What one call of `run_arm` did.
+    """What one call of `run_group` did for an arm.
 
     Attributes:
         stored: Samples stored.
@@ -116,72 +56,138 @@ class Outcome:
             self.first_error = self.first_error or f"{sample.suite}/{sample.item_id}: {sample.error_message}"
 
 
-def run_arm(
+def run_group(
     store: Store,
     target: Target,
-    arm: ArmRun,
+    arms: Sequence[ArmRun],
     asked: Sequence[Question],
     seed: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Outcome:
-    """Answers what is missing of one arm and stores every sample.
+    progress: Callable[[str, int, int], None] = lambda arm, done, total: None,
+) -> dict[str, Outcome]:
+    """Answers what is missing of each arm and stores every sample under its own arm.
+
+    A question is asked once, for all arms that miss its sample.
 
     Args:
         store: Where samples go, a few at a time.
         target: Who answers.
-        arm: Which arm of which run.
-        asked: Everything that the arm answers.
+        arms: Arms of one run.
+        asked: Everything that each arm answers.
         seed: Of the order of asking.
-        progress: Called with samples stored and samples in all.
+        progress: Called with an arm's name, its samples stored and its samples in all.
+
+    Returns:
+        What was done, by arm.
 
     Raises:
-        EngineError: The target left a request without answer and without error; what it answered is stored.
+        EngineError: The target left a request without answer and without error, or answered what nobody asked; what it
+            answered before is stored.
         StoreError: A sample cannot be stored.
     """
-    done = writer.done_keys(store, arm.arm_id)
-    missing = [question for question in asked if question.key not in done]
+    keys = [question.key for question in asked]
+    keepers = {arm.facts.name: _Keeper(store, arm, keys, progress) for arm in arms}
+    missed_by = [tuple(name for name, keeper in keepers.items() if key in keeper.missing) for key in keys]
+    missing = [(question, names) for question, names in zip(asked, missed_by, strict=True) if names]
     random.Random(seed).shuffle(missing)
-    progress(len(asked) - len(missing), len(asked))
-    outcome = Outcome()
-    buffer: list[NewSample] = []
-    flushed = time.monotonic()
-    try:
-        with closing(_answers(target, arm.facts.name, missing)) as samples:
-            for sample in samples:
-                buffer.append(sample)
-                outcome.note(sample)
-                if len(buffer) >= FLUSH_SAMPLES or time.monotonic() - flushed > FLUSH_SECONDS:
-                    outcome.stored += writer.add_samples(store, arm.run_id, arm.arm_id, buffer)
-                    buffer, flushed = [], time.monotonic()
-                    progress(len(asked) - len(missing) + outcome.stored, len(asked))
-    finally:  # Ctrl-C too: what was answered is kept
-        outcome.stored += writer.add_samples(store, arm.run_id, arm.arm_id, buffer)
-    progress(len(asked) - len(missing) + outcome.stored, len(asked))
-    return outcome
+    with ExitStack() as leaving:
+        for keeper in keepers.values():
+            leaving.callback(keeper.flush)  # Ctrl-C too: what was answered is kept
+        samples = leaving.enter_context(closing(_answers(target, missing)))
+        for name, sample in samples:
+            keepers[name].add(sample)
+            for keeper in keepers.values():
+                keeper.flush_if_due()
+    return {name: keeper.outcome for name, keeper in keepers.items()}
 
 
-def _answers(target: Target, arm: str, missing: Sequence[Question]) -> Generator[NewSample]:
-    """Asks, and asks on while a suite has a next request for an item."""
-    answers: dict[str, list[Answer]] = {str(i): [] for i in range(len(missing))}
-    pending = [replace(question.request, id=str(i)) for i, question in enumerate(missing)]
+class _Keeper:
+    """Takes an arm's samples to the store, a few at a time.
+
+    Attributes:
+        missing: Keys of the samples that were not there at first.
+        outcome: What was stored since.
+    """
+
+    def __init__(self, store: Store, arm: ArmRun, keys: Sequence[Key], progress: Callable[[str, int, int], None]):
+        self.missing = set(keys) - writer.done_keys(store, arm.arm_id)
+        self.outcome = Outcome()
+        self._store, self._arm, self._progress = store, arm, progress
+        self._had, self._all = len(keys) - len(self.missing), len(keys)
+        self._buffer: list[NewSample] = []
+        self._flushed = time.monotonic()
+        self._tell()
+
+    def add(self, sample: NewSample) -> None:
+        """Takes a sample."""
+        self._buffer.append(sample)
+        self.outcome.note(sample)
+
+    def flush_if_due(self) -> None:
+        """Stores what is held once it is many samples, or old."""
+        if len(self._buffer) >= FLUSH_SAMPLES or time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Stores what is held."""
+        stored = writer.add_samples(self._store, self._arm.run_id, self._arm.arm_id, self._buffer)
+        self.outcome.stored += stored
+        self._buffer, self._flushed = [], time.monotonic()
+        if stored:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._progress(self._arm.facts.name, self._had + self.outcome.stored, self._all)
+
+
+def _answers(target: Target, missing: Sequence[tuple[Question, tuple[str, ...]]]) -> Generator[tuple[str, NewSample]]:
+    """Asks, and asks on while a suite has a next request for an item and an arm; gives arms and their samples."""
+    answers: dict[tuple[str, str], list[Answer]] = {}
+    pending = [_request(question, question.request, str(i), names) for i, (question, names) in enumerate(missing)]
     while pending:
-        following: list[Request] = []
-        unanswered = {request.id for request in pending}
-        for answer in target.submit(arm, pending):
-            unanswered.discard(answer.id)
-            question = missing[int(answer.id)]
+        following: list[Asked] = []
+        unanswered = {(request.id, name) for request in pending for name in request.arms}
+        total = Counter(name for _, name in unanswered)
+        for answer in target.submit(pending):
+            place = (answer.id, answer.arm)
+            if place not in unanswered:
+                raise EngineError(f"arm {answer.arm}: an answer came twice, or unasked (request {answer.id})")
+            unanswered.discard(place)
+            question, _ = missing[int(answer.id)]
             if isinstance(answer, RequestFailure):
-                yield _failed(question, answer)
+                yield answer.arm, _failed(question, answer)
                 continue
-            answers[answer.id].append(answer)
-            request = question.suite.next_request(question.item, answers[answer.id])
-            if request is not None:
-                following.append(replace(request, id=answer.id))
+            held = answers.setdefault(place, [])
+            held.append(answer)
+            request = question.suite.next_request(question.item, held)
+            if request is None:
+                yield answer.arm, _scored(question, held)
             else:
-                yield _scored(question, answers[answer.id])
+                following.append(_request(question, request, answer.id, (answer.arm,)))
         if unanswered:
-            raise EngineError(f"arm {arm}: {len(unanswered)} of {len(pending)} requests were never answered; run again")
-        pending = following
+            left = sorted(Counter(name for _, name in unanswered).items())
+            each = "; ".join(f"arm {name}: {n} of {total[name]} requests were never answered" for name, n in left)
+            raise EngineError(f"{each}; run again")
+        pending = _merged(following)
+
+
+def _request(question: Question, request: Asked, key: str, arms: tuple[str, ...]) -> Asked:
+    """A suite's request as the target gets it."""
+    if isinstance(request, ScoreRequest) and question.through:
+        request = replace(request, through=question.through)  # pyright: ignore[reportArgumentType]
+    return replace(request, id=key, arms=arms)
+
+
+def _merged(requests: Iterable[Asked]) -> list[Asked]:
+    """What several arms are to be asked in the same words as one request of them all."""
+    by_id: dict[str, list[Asked]] = {}
+    for request in requests:
+        group = by_id.setdefault(request.id, [])
+        same = next((i for i, other in enumerate(group) if replace(request, arms=other.arms) == other), None)
+        if same is None:
+            group.append(request)
+        else:
+            group[same] = replace(group[same], arms=(*group[same].arms, *request.arms))
+    return [request for group in by_id.values() for request in group]
 
 
 def _common(question: Question) -> dict[str, Any]:
@@ -222,7 +228,7 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
     generated = not hasattr(last, "logprobs")
     return NewSample(
         **_common(question),
-        rendered_hash=_hash([answer.prompt_sha256 for answer in answers]),
+        rendered_hash=hash_of([answer.prompt_sha256 for answer in answers]),
         status="scored" if problem is None else "error",
         error_class=None if problem is None else "scoring",
         error_message=problem,
@@ -254,7 +260,7 @@ def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Sco
     return scores, None
 
 
-def _answer_text(request: Request, answer: Answer) -> str:
+def _answer_text(request: Asked, answer: Answer) -> str:
     if isinstance(request, ScoreRequest):
         texts = [_text(continuation) for continuation in request.continuations]
         logprobs = getattr(answer, "logprobs", ())
@@ -262,9 +268,5 @@ def _answer_text(request: Request, answer: Answer) -> str:
     return str(getattr(answer, "text", ""))
 
 
-def _text(prompt: str | Sequence[int]) -> str:
+def _text(prompt: str | Sequence[Any]) -> str:
     return prompt if isinstance(prompt, str) else json.dumps(list(prompt))
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode("utf-8", "surrogatepass")).hexdigest()

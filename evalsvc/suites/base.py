@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from evalsvc.engine.requests import Answer, Request
+from evalsvc.engine.requests import Answer, GenerateRequest, ScoreRequest
+
+Asked = GenerateRequest | ScoreRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +56,11 @@ class Suite(Protocol):
         """All items, in the order of their files."""
         ...
 
-    def next_request(self, item: Item, answers: Sequence[Answer]) -> Request | None:
+    def next_request(self, item: Item, answers: Sequence[Answer]) -> Asked | None:
         """The request to make after these answers; None when the item is complete.
 
-        Log-likelihood requests leave `through` at its default; the runner asks through each stage.
+        Log-likelihood requests leave `through` at its default; the runner asks through each stage. Each arm has answers
+        of its own, and so requests of its own from the second one on.
         """
         ...
 

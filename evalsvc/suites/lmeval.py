@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from evalsvc.engine.requests import Answer, GenerateRequest, Request, ScoreRequest, ScoreResult
+from evalsvc.engine.requests import Answer, GenerateRequest, ScoreRequest, ScoreResult
 from evalsvc.errors import CapabilityError, ConfigError, EvalsvcError, EvidenceError
-from evalsvc.suites.base import Item, Score
+from evalsvc.suites.base import Asked, Item, Score
 from evalsvc.suites.items import content_hash, take
 from evalsvc.suites.prompts import answer_text
 from evalsvc.suites.task_build import build_tasks, generation_limits
@@ -52,7 +52,7 @@ class LmEvalSuite:
         """All items, task by task, in the order of their documents."""
         return self._items
 
-    def next_request(self, item: Item, answers: Sequence[Answer]) -> Request | None:
+    def next_request(self, item: Item, answers: Sequence[Answer]) -> Asked | None:
         """The document's one request: its choices to score, or its prompt to continue."""
         if answers:
             return None

@@ -26,16 +26,19 @@ class ArmFacts:
 
 
 class Target(Protocol):
-    """Answers requests for one arm at a time."""
+    """Answers requests, each for the arms that it names."""
 
     def facts(self, arm: str) -> ArmFacts:
         """The arm's facts, computed without answering anything."""
         ...
 
-    def submit(self, arm: str, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
-        """Answers in any order, each carrying its request's id."""
+    def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+        """One answer or failure for each request and arm of it, in any order, with the request's id and the arm."""
         ...
 
     def proof(self, arm: str) -> dict[str, Any] | None:
-        """What was measured of the arm so far, or None where nothing can be measured."""
+        """What was measured of the arm so far, or None where nothing can be measured.
+
+        What several arms used together is the same in the proof of each, and says so (`shared_with` of a stage).
+        """
         ...

@@ -82,17 +82,13 @@ class EmbeddedTarget:
             details=details,
         )
 
-    def submit(self, arm: str, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
-        """Answers in the order in which they finish."""
-        return self.engine.answer(requests, arm)
+    def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+        """Answers in the order in which they finish; arms of one prefill stage have each prompt computed once."""
+        return self.engine.answer(requests)
 
     def proof(self, arm: str) -> dict[str, Any]:
         """What the engine measured of the arm."""
         return self.engine.proof(arm)
-
-    def release(self, arm: str) -> None:
-        """Lets go of the arm's stages."""
-        self.engine.release(arm)
 
     def distributions(self, arm: str, passages: Sequence[str], *, together: bool = True) -> dict[str, list[Tensor]]:
         """Logits of fixed passages through each stage alone.

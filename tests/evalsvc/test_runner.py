@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from evalsvc import runner
 from evalsvc.engine.requests import (
     Answer,
     GenerateRequest,
@@ -19,12 +20,13 @@ from evalsvc.engine.requests import (
     ScoreResult,
     Timings,
 )
-from evalsvc.errors import ConfigError, EngineError, EvidenceError, StoreError
-from evalsvc.runner import ArmRun, Question, questions, request_hash, run_arm, settings_hash
+from evalsvc.errors import EngineError, EvidenceError, StoreError
+from evalsvc.questions import Question, questions
+from evalsvc.runner import ArmRun, Outcome, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.schema import Sample
 from evalsvc.store.session import Store, open_store
-from evalsvc.suites.base import Item, Score
+from evalsvc.suites.base import Asked, Item, Score
 from evalsvc.targets.base import ArmFacts
 
 
@@ -34,7 +36,7 @@ def item(name: str, **fields: Any) -> Item:
 
 
 class FakeSuite:
-    """Asks `turns` times for each item; right when the last answer is `yes`."""
+    """Asks `turns` times for each item, each time after what was said; right when the last answer is `yes`."""
 
     scoring_version = "fake-1"
 
@@ -44,12 +46,14 @@ class FakeSuite:
     def items(self) -> Sequence[Item]:
         return self._items
 
-    def next_request(self, item: Item, answers: Sequence[Answer]) -> Request | None:
+    def next_request(self, item: Item, answers: Sequence[Answer]) -> Asked | None:
         if len(answers) >= self.turns:
             return None
         if item.scored_by == "loglikelihood":
             return ScoreRequest(context=item.id, continuations=("a", "b"))
-        return GenerateRequest(prompt=f"{item.id} turn {len(answers)}", max_tokens=4)
+        said = getattr(answers[-1], "text", "") if answers else ""
+        after = f" after {said}" if said not in ("", "yes") else ""
+        return GenerateRequest(prompt=f"{item.id} turn {len(answers)}{after}", max_tokens=4)
 
     def score(self, item: Item, answers: Sequence[Answer]) -> Sequence[Score]:
         said = getattr(answers[-1], "text", "yes")
@@ -66,14 +70,15 @@ class FakeTarget:
     def facts(self, arm: str) -> ArmFacts:
         return facts(arm)
 
-    def submit(self, arm: str, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+    def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
         for request in requests:
             self.asked.append(request)
-            said = self.answer(request)
-            if isinstance(said, RequestFailure):
-                yield replace(said, id=request.id)
-            elif said is not None:
-                yield result(request, said)
+            for arm in request.arms:
+                said = self.answer(replace(request, arms=(arm,)))
+                if isinstance(said, RequestFailure):
+                    yield replace(said, id=request.id, arm=arm)
+                elif said is not None:
+                    yield replace(result(request, said), arm=arm)
 
     def proof(self, arm: str) -> None:
         return None
@@ -118,25 +123,42 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+def open_arms(store: Store, *names: str) -> list[ArmRun]:
+    run_id = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline=names[0], seed=0)
+    arms = []
+    for fact in map(facts, names):
+        fields = {"plan": fact.plan, "stages": fact.stages, "injected": {}, "details": {}, "expected": 40}
+        arm_id = writer.open_arm(store, run_id, name=fact.name, fingerprint=fact.fingerprint, **fields)
+        arms.append(ArmRun(run_id, arm_id, fact))
+    return arms
+
+
 @pytest.fixture
 def arm(store: Store) -> ArmRun:
-    run_id = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline="base", seed=0)
-    fact = facts("base")
-    fields = {"plan": fact.plan, "stages": fact.stages, "injected": {}, "details": {}, "expected": 40}
-    return ArmRun(run_id, writer.open_arm(store, run_id, name="base", fingerprint=fact.fingerprint, **fields), fact)
+    return open_arms(store, "base")[0]
+
+
+@pytest.fixture
+def three(store: Store) -> list[ArmRun]:
+    return open_arms(store, "a", "b", "c")
+
+
+def run_one(store: Store, target: FakeTarget, arm: ArmRun, asked: Sequence[Question], seed: int) -> Outcome:
+    return run_group(store, target, [arm], asked, seed)[arm.facts.name]
 
 
 def ask(count: int = 40, turns: int = 1, throughs: Sequence[str] = ("prefill",), **fields: Any) -> list[Question]:
     return questions([FakeSuite([item(f"i{n:02}", **fields) for n in range(count)], turns)], throughs)
 
 
-def samples(store: Store) -> list[Sample]:
+def samples(store: Store, arm: ArmRun | None = None) -> list[Sample]:
     with store.session() as session:
-        return list(session.scalars(select(Sample).order_by(Sample.id)))
+        found = session.scalars(select(Sample).order_by(Sample.id))
+        return [sample for sample in found if arm is None or sample.arm_id == arm.arm_id]
 
 
-def statuses(store: Store) -> dict[str, int]:
-    found = [sample.status for sample in samples(store)]
+def statuses(store: Store, arm: ArmRun | None = None) -> dict[str, int]:
+    found = [sample.status for sample in samples(store, arm)]
     return {status: found.count(status) for status in sorted(set(found))}
 
 
@@ -146,7 +168,7 @@ def fail(error: str = "too_long") -> RequestFailure:
 
 def test_all_is_asked_once_and_stored_with_its_score(store, arm):
     target = FakeTarget(lambda request: "yes" if "i01" in request.prompt else "no")
-    outcome = run_arm(store, target, arm, ask(40), seed=1)
+    outcome = run_one(store, target, arm, ask(40), seed=1)
     assert (outcome.stored, outcome.errors) == (40, 0)
     assert sorted(target.prompts) == [f"i{n:02} turn 0" for n in range(40)]
     held = queries.arms(store, arm.run_id)[0]
@@ -155,22 +177,19 @@ def test_all_is_asked_once_and_stored_with_its_score(store, arm):
 
 
 def test_only_what_is_missing_is_asked(store, arm):
-    run_arm(store, FakeTarget(), arm, ask(25), seed=1)
+    run_one(store, FakeTarget(), arm, ask(25), seed=1)
     target = FakeTarget()
-    assert run_arm(store, target, arm, ask(40), seed=1).stored == 15
+    assert run_one(store, target, arm, ask(40), seed=1).stored == 15
     assert sorted(target.prompts) == [f"i{n:02} turn 0" for n in range(25, 40)]
     again = FakeTarget()
-    assert run_arm(store, again, arm, ask(40), seed=1).stored == 0 and again.asked == []
+    assert run_one(store, again, arm, ask(40), seed=1).stored == 0 and again.asked == []
 
 
 def test_the_order_is_shuffled_and_belongs_to_the_seed(tmp_path, store, arm):
     def order(seed: int) -> list[str]:
         target = FakeTarget()
         with open_store(tmp_path / f"{seed}-{random.random()}.sqlite", create=True) as other:
-            run_id = writer.open_run(other, experiment="e", experiment_hash="x", resolved={}, baseline="b", seed=0)
-            keys = {"plan": "p", "stages": {}, "injected": {}, "details": {}, "expected": 40}
-            arm_id = writer.open_arm(other, run_id, name="b", fingerprint="f", **keys)
-            run_arm(other, target, ArmRun(run_id, arm_id, facts("b")), ask(40), seed=seed)
+            run_one(other, target, open_arms(other, "b")[0], ask(40), seed=seed)
         return target.prompts
 
     assert order(1) == order(1)
@@ -179,7 +198,7 @@ def test_the_order_is_shuffled_and_belongs_to_the_seed(tmp_path, store, arm):
 
 def test_a_failure_is_an_error_and_no_score_and_is_tried_again(store, arm):
     broken = FakeTarget(lambda request: fail() if "i03" in request.prompt else "yes")
-    outcome = run_arm(store, broken, arm, ask(10), seed=1)
+    outcome = run_one(store, broken, arm, ask(10), seed=1)
     assert outcome.errors == 1 and outcome.first_error == "fake/i03: too_long it is"
     assert statuses(store) == {"error": 1, "scored": 9}
     error = next(sample for sample in samples(store) if sample.status == "error")
@@ -188,13 +207,13 @@ def test_a_failure_is_an_error_and_no_score_and_is_tried_again(store, arm):
     assert [p.item_id for p in queries.pairs(store, held, held) if p.baseline and p.baseline.value is None] == ["i03"]
 
     target = FakeTarget()
-    assert run_arm(store, target, arm, ask(10), seed=1).stored == 1
+    assert run_one(store, target, arm, ask(10), seed=1).stored == 1
     assert target.prompts == ["i03 turn 0"] and statuses(store) == {"scored": 10}
 
 
 def test_a_suite_asks_on_and_the_sample_sums_its_turns(store, arm):
     target = FakeTarget()
-    assert run_arm(store, target, arm, ask(5, turns=3), seed=1).stored == 5
+    assert run_one(store, target, arm, ask(5, turns=3), seed=1).stored == 5
     assert len(target.asked) == 15 and len({request.id for request in target.asked}) == 5
     for turn in range(3):  # all items of one turn go out together
         assert sorted(target.prompts[5 * turn : 5 * turn + 5]) == [f"i0{n} turn {turn}" for n in range(5)]
@@ -205,7 +224,7 @@ def test_a_suite_asks_on_and_the_sample_sums_its_turns(store, arm):
 
 def test_a_failure_in_a_later_turn_ends_the_item(store, arm):
     target = FakeTarget(lambda request: fail() if request.prompt == "i02 turn 1" else "yes")
-    run_arm(store, target, arm, ask(5, turns=3), seed=1)
+    run_one(store, target, arm, ask(5, turns=3), seed=1)
     assert statuses(store) == {"error": 1, "scored": 4} and "i02 turn 2" not in target.prompts
 
 
@@ -219,10 +238,10 @@ def test_what_was_answered_is_stored_when_the_target_stops(store, arm, raised):
         return "yes"
 
     with pytest.raises(raised):
-        run_arm(store, FakeTarget(answer), arm, ask(40), seed=1)
+        run_one(store, FakeTarget(answer), arm, ask(40), seed=1)
     assert len(samples(store)) == 21
     target = FakeTarget()
-    assert run_arm(store, target, arm, ask(40), seed=1).stored == 19
+    assert run_one(store, target, arm, ask(40), seed=1).stored == 19
     assert statuses(store) == {"scored": 40}
 
 
@@ -230,9 +249,9 @@ def test_a_target_that_is_left_early_is_closed(store, arm, monkeypatch):
     closed = []
 
     class Closing(FakeTarget):
-        def submit(self, arm: str, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+        def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
             try:
-                yield from super().submit(arm, requests)
+                yield from super().submit(requests)
             finally:
                 closed.append(True)
 
@@ -241,14 +260,14 @@ def test_a_target_that_is_left_early_is_closed(store, arm, monkeypatch):
 
     monkeypatch.setattr(writer, "add_samples", full)
     with pytest.raises(StoreError, match="full"):
-        run_arm(store, Closing(), arm, ask(40), seed=1)
+        run_one(store, Closing(), arm, ask(40), seed=1)
     assert closed == [True]
 
 
 def test_a_request_without_answer_stops_the_run_and_the_others_stay(store, arm):
     target = FakeTarget(lambda request: None if "i07" in request.prompt else "yes")
     with pytest.raises(EngineError, match="arm base: 1 of 40 requests were never answered"):
-        run_arm(store, target, arm, ask(40), seed=1)
+        run_one(store, target, arm, ask(40), seed=1)
     assert len(samples(store)) == 39
 
 
@@ -271,7 +290,7 @@ def test_where_scoring_fails_the_sample_is_an_error_that_keeps_its_answer(store,
         return scores
 
     monkeypatch.setattr(FakeSuite, "score", score)
-    run_arm(store, FakeTarget(), arm, ask(20), seed=1)
+    run_one(store, FakeTarget(), arm, ask(20), seed=1)
     assert statuses(store) == {"error": 1, "scored": 19}
     error = next(sample for sample in samples(store) if sample.status == "error")
     assert (error.error_class, error.error_message, error.answer) == ("scoring", message, "yes")
@@ -281,7 +300,7 @@ def test_score_questions_are_asked_through_each_stage(store, arm):
     asked = ask(3, throughs=("prefill", "decode"), scored_by="loglikelihood")
     assert [question.through for question in asked] == ["prefill", "decode"] * 3
     target = FakeTarget()
-    run_arm(store, target, arm, asked, seed=1)
+    run_one(store, target, arm, asked, seed=1)
     assert sorted(getattr(request, "through", "") for request in target.asked) == ["decode"] * 3 + ["prefill"] * 3
     held = {s.through: s for s in samples(store) if s.prompt == "i00"}
     assert held["prefill"].settings_hash != held["decode"].settings_hash
@@ -291,43 +310,155 @@ def test_score_questions_are_asked_through_each_stage(store, arm):
     assert held["decode"].answer == '{"choices": ["a", "b"], "logprobs": [-1.0, -2.0]}'
 
 
-def test_generations_are_asked_once_whatever_the_stages():
-    assert [question.through for question in ask(2, throughs=("prefill", "decode"))] == ["", ""]
-
-
-def test_hashes_hold_what_changes_an_answer_and_nothing_else():
-    request = GenerateRequest(prompt="abc", max_tokens=4, stop=("\n",))
-    assert request_hash(request) == request_hash(replace(request, arms=("a",), id="other", max_tokens=5))
-    assert settings_hash(request) == settings_hash(replace(request, arms=("a",), id="other", prompt="x"))
-    assert request_hash(request) != request_hash(replace(request, prompt="abd"))
-    assert len({settings_hash(replace(request, **c)) for c in ({}, {"max_tokens": 5}, {"stop": ("\n", "x")})}) == 3
-    score = ScoreRequest(context="abc", continuations=("d", "e"))
-    assert request_hash(score) == request_hash(replace(score, through="decode", arms=("a",)))
-    assert request_hash(score) != request_hash(replace(score, continuations=("e", "d")))
-    assert request_hash(score) != request_hash(GenerateRequest(prompt="abc", max_tokens=1))
-    assert request_hash(replace(request, prompt=[1, 2])) != request_hash(replace(request, prompt="[1, 2]"))
-
-
-@pytest.mark.parametrize("other", [item("same"), item("same", sha256="another document")])
-def test_one_item_twice_is_refused(other):
-    with pytest.raises(ConfigError, match="suite fake: item same stands in it twice"):
-        questions([FakeSuite([item("first"), item("same"), other])], ("prefill",))
-
-
-def test_one_item_in_two_suites_is_two_questions():
-    suites = [FakeSuite([item("same")], name=name) for name in ("one", "two")]
-    assert len(questions(suites, ("prefill",))) == 2
-
-
-def test_nothing_to_ask_is_refused():
-    with pytest.raises(ConfigError, match="hold no item"):
-        questions([FakeSuite([])], ("prefill",))
-    with pytest.raises(ConfigError, match="item i asks nothing"):
-        questions([FakeSuite([item("i")], turns=0)], ("prefill",))
-
-
 def test_progress_counts_what_was_there_before(store, arm):
-    run_arm(store, FakeTarget(), arm, ask(10), seed=1)
-    seen: list[tuple[int, int]] = []
-    run_arm(store, FakeTarget(), arm, ask(40), seed=1, progress=lambda done, total: seen.append((done, total)))
-    assert seen[0] == (10, 40) and seen[-1] == (40, 40) and seen == sorted(seen)
+    run_one(store, FakeTarget(), arm, ask(10), seed=1)
+    seen: list[tuple[str, int, int]] = []
+    run_group(store, FakeTarget(), [arm], ask(40), 1, lambda *news: seen.append(news))
+    assert seen[0] == ("base", 10, 40) and seen[-1] == ("base", 40, 40) and seen == sorted(seen)
+
+
+def test_a_question_of_several_turns_is_asked_on_through_its_own_stage(store, arm):
+    target = FakeTarget()
+    run_one(store, target, arm, ask(3, turns=2, throughs=("prefill", "decode"), scored_by="loglikelihood"), seed=1)
+    through = [getattr(request, "through", "") for request in target.asked]
+    assert sorted(through[:6]) == sorted(through[6:]) == ["decode"] * 3 + ["prefill"] * 3
+    assert {s.through: s.stage_tokens for s in samples(store)} == {
+        "prefill": {"prefill": 4, "decode": 0},
+        "decode": {"prefill": 0, "decode": 4},
+    }
+
+
+def test_a_group_is_asked_once_and_each_arm_has_the_samples_that_it_has_alone(tmp_path, store, three):
+    def answer(request: Request) -> Any:
+        if request.arms == ("b",) and "i05" in str(getattr(request, "prompt", "")):
+            return fail()
+        return "yes" if request.arms == ("a",) else "no"
+
+    target, asked = FakeTarget(answer), ask(40)
+    outcomes = run_group(store, target, three, asked, 1)
+    assert {request.arms for request in target.asked} == {("a", "b", "c")} and len(target.asked) == 40
+    assert {name: (o.stored, o.errors) for name, o in outcomes.items()} == {"a": (40, 0), "b": (40, 1), "c": (40, 0)}
+    assert outcomes["b"].first_error == "fake/i05: too_long it is"
+
+    def held(opened: Store, arm: ArmRun) -> list[Any]:
+        return [
+            (s.prompt, s.answer, s.status, s.error_class, s.timings, s.arm_fingerprint) for s in samples(opened, arm)
+        ]
+
+    with open_store(tmp_path / "alone.sqlite", create=True) as alone:
+        for ours, theirs in zip(three, open_arms(alone, "a", "b", "c"), strict=True):
+            run_one(alone, FakeTarget(answer), theirs, asked, seed=1)
+            assert held(store, ours) == held(alone, theirs)
+    again = FakeTarget(answer)
+    run_group(store, again, three, asked, 1)
+    assert [(request.arms, getattr(request, "prompt", "")) for request in again.asked] == [(("b",), "i05 turn 0")]
+
+
+def test_arms_at_different_places_are_each_asked_what_they_miss(store, three):
+    a, b, _ = three
+    run_one(store, FakeTarget(), a, ask(10), seed=1)
+    run_one(store, FakeTarget(), b, ask(25), seed=1)
+    target = FakeTarget()
+    seen: list[tuple[str, int, int]] = []
+    outcomes = run_group(store, target, three, ask(40), 2, lambda *news: seen.append(news))
+    asked = {prompt[:3]: request.arms for prompt, request in zip(target.prompts, target.asked, strict=True)}
+    assert asked == {f"i{n:02}": tuple("abc")[0 if n >= 25 else 2 :] for n in (*range(10), *range(25, 40))} | {
+        f"i{n}": ("a", "c") for n in range(10, 25)
+    }
+    assert {name: outcome.stored for name, outcome in outcomes.items()} == {"a": 30, "b": 15, "c": 40}
+    assert seen[:3] == [("a", 10, 40), ("b", 25, 40), ("c", 0, 40)]
+    for name in "abc":
+        counts = [done for arm, done, _ in seen if arm == name]
+        assert counts == sorted(counts) and counts[-1] == 40
+    assert [statuses(store, arm) for arm in three] == [{"scored": 40}] * 3
+
+
+def test_later_turns_follow_each_arms_own_answers_and_equal_ones_are_asked_together(store, three):
+    target = FakeTarget(lambda request: "no" if request.arms == ("b",) and "i01" in request.prompt else "yes")
+    run_group(store, target, three, ask(2, turns=2), 1)
+    later = {prompt: request.arms for prompt, request in zip(target.prompts, target.asked, strict=True)}
+    assert later == {
+        "i00 turn 0": ("a", "b", "c"),
+        "i00 turn 1": ("a", "b", "c"),
+        "i01 turn 0": ("a", "b", "c"),
+        "i01 turn 1": ("a", "c"),
+        "i01 turn 1 after no": ("b",),
+    }
+    assert [[s.answer for s in samples(store, arm)].count("no") for arm in three] == [0, 1, 0]
+
+
+def test_a_failed_turn_of_one_arm_leaves_the_others_going_on(store, three):
+    target = FakeTarget(lambda request: fail() if request.arms == ("c",) and request.prompt == "i02 turn 1" else "yes")
+    run_group(store, target, three, ask(5, turns=3), 1)
+    assert [statuses(store, arm) for arm in three] == [{"scored": 5}] * 2 + [{"error": 1, "scored": 4}]
+    last = next(request for request in target.asked if getattr(request, "prompt", "") == "i02 turn 2")
+    assert last.arms == ("a", "b")
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, EngineError])
+def test_what_each_arm_answered_is_stored_when_the_target_stops(store, three, raised):
+    left = iter(range(50))
+
+    def answer(request: Request) -> str:
+        if next(left, None) is None:
+            raise raised("stop")
+        return "yes"
+
+    with pytest.raises(raised):
+        run_group(store, FakeTarget(answer), three, ask(40), 1)
+    assert [len(samples(store, arm)) for arm in three] == [17, 17, 16]
+    assert {name: o.stored for name, o in run_group(store, FakeTarget(), three, ask(40), 1).items()} == {
+        "a": 23,
+        "b": 23,
+        "c": 24,
+    }
+
+
+def test_one_arm_that_cannot_be_stored_takes_nothing_from_the_others(store, three, monkeypatch):
+    add = writer.add_samples
+
+    def full(opened: Store, run_id: int, arm_id: int, given: Sequence[Any]) -> int:
+        if arm_id == three[1].arm_id:
+            raise StoreError("the disk is full")
+        return add(opened, run_id, arm_id, given)
+
+    monkeypatch.setattr(writer, "add_samples", full)
+    with pytest.raises(StoreError, match="full"):
+        run_group(store, FakeTarget(), three, ask(40), 1)
+    assert [len(samples(store, arm)) for arm in three] == [16, 0, 15]
+
+
+def test_samples_that_have_waited_are_stored_whichever_arm_answers(store, three, monkeypatch):
+    """Two seconds, at 1.5 an answer: the second answer finds the first arm's sample old."""
+    now = 0.0
+    stored: list[int] = []
+
+    def answer(request: Request) -> str:
+        nonlocal now
+        now += 1.5
+        stored.append(len(samples(store)))
+        return "yes"
+
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now)
+    run_group(store, FakeTarget(answer), three, ask(1), 1)
+    assert stored == [0, 0, 2]
+
+
+def test_who_left_what_unanswered_is_said_arm_by_arm(store, three):
+    target = FakeTarget(lambda request: None if request.arms == ("b",) and request.prompt > "i37" else "yes")
+    with pytest.raises(EngineError, match=r"^arm b: 3 of 40 requests were never answered; run again$"):
+        run_group(store, target, three, ask(40), 1)
+    assert [len(samples(store, arm)) for arm in three] == [40, 37, 40]
+
+
+@pytest.mark.parametrize("change", [{"arm": "z"}, {"id": "77"}, {}])
+def test_an_answer_that_nobody_asked_or_that_came_before_is_refused(store, three, change):
+    class Saying(FakeTarget):
+        def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
+            for answer in super().submit(requests):
+                yield answer
+                yield replace(answer, **change)
+
+    with pytest.raises(EngineError, match="an answer came twice, or unasked"):
+        run_group(store, Saying(), three, ask(5), 1)
+    assert len(samples(store)) == 1
