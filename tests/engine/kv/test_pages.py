@@ -193,11 +193,7 @@ def test_a_check_sees_a_page_that_is_lost_or_held_twice():
 @given(st.lists(st.tuples(st.sampled_from(["extend", "fork", "truncate", "free"]), st.integers(0, 50)), max_size=40))
 def test_whatever_happens_every_page_is_accounted_for(steps):
     """Tokens are written into slots: no sequence may ever see another's."""
-    pool = Pages(12 * PAGE)
-    slots = [-1] * (12 * PAGE)
-    pool.copy_slots = lambda source, target: [
-        slots.__setitem__(t, slots[s]) for s, t in zip(source, target, strict=True)
-    ]
+    pool = Contents(12 * PAGE)
     sequences: list[tuple[Sequence, list[int]]] = [(Sequence(), [])]
     written = 0
     for step, number in steps:
