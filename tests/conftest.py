@@ -11,13 +11,26 @@ import platformdirs
 import pytest
 
 
+def _cache() -> Path:
+    named = os.environ.get("EVALSVC_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("evalsvc")
+
+
 @pytest.fixture(scope="session")
 def small_model() -> Path:
     """The directory of SmolLM2-135M-Instruct, as `make model` prepares it."""
     from evalsvc.engine.checkpoint.small_model import directory
 
-    cache = os.environ.get("EVALSVC_CACHE")
-    path = directory(Path(cache) if cache else platformdirs.user_cache_path("evalsvc"))
+    path = directory(_cache())
     if not path.is_dir():
         pytest.skip("the small model is not here: run `make model`")
+    return path
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf() -> Path:
+    """Gemma-3-270m's GGUF file (Q4_K_M), where someone has put it: 253 MB, under terms of its own."""
+    path = _cache() / "models" / "gemma-3-270m-q4_k_m.gguf"
+    if not path.is_file():
+        pytest.skip(f"Gemma-3-270m is not here: put its GGUF file at {path}")
     return path

@@ -75,18 +75,26 @@ def _byte_level(header: GgufHeader, vocabulary: dict[str, int]) -> Tokenizer:
 
 
 def _sentencepiece(header: GgufHeader, vocabulary: dict[str, int]) -> Tokenizer:
-    """sentencepiece's BPE: of all neighbours whose union is a normal token, those of the best score join first."""
+    """sentencepiece's BPE: of all neighbours whose union is a normal token, those of the best score join first.
+
+    Where the file asks for a space before text, whole tokens begin a new text, as they do in the format's own runtime.
+    """
     if header.fields.get("tokenizer.ggml.precompiled_charsmap"):
         raise CapabilityError(_refusal(header, "with a table of characters", "sentencepiece without one"))
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=_merges(header), byte_fallback=True, fuse_unk=True))
-    core.normalizer = normalizers.Replace(" ", _SPACE)  # pyright: ignore[reportAttributeAccessIssue]
+    normalizer: Any = normalizers.Replace(" ", _SPACE)
     steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if header.fields.get("tokenizer.ggml.add_space_prefix", True):
-        prefix = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="first", split=False)
-        core.pre_tokenizer = prefix  # pyright: ignore[reportAttributeAccessIssue]
+    if _space_before_text(header):
+        normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizer])
         steps.append(decoders.Strip(" ", 1, 0))
+    core.normalizer = normalizer  # pyright: ignore[reportAttributeAccessIssue]
     core.decoder = decoders.Sequence(steps)  # pyright: ignore[reportAttributeAccessIssue]
     return core
+
+
+def _space_before_text(header: GgufHeader) -> bool:
+    spm = header.fields.get("tokenizer.ggml.model") == "llama"
+    return spm and bool(header.fields.get("tokenizer.ggml.add_space_prefix", True))
 
 
 def _merges(header: GgufHeader) -> list[tuple[str, str]]:
@@ -105,9 +113,11 @@ def _add_whole_tokens(core: Tokenizer, header: GgufHeader) -> None:
     """Tokens that are found in text as wholes: control tokens, and those that the vocabulary's maker defined."""
     tokens = _array(header, "tokens")
     kinds: Sequence[int] = header.fields.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
-    pairs = list(zip(tokens, kinds, strict=True))
-    core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, kind in pairs if kind == _CONTROL])
-    core.add_tokens([AddedToken(t, special=False, normalized=" " in t) for t, k in pairs if k == _USER_DEFINED])
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
+    defined = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _USER_DEFINED]
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    plain = not _space_before_text(header)  # then a run of spaces is found however the text spells it
+    core.add_tokens([AddedToken(token, special=False, normalized=plain and " " in token) for token in defined])
 
 
 def _ends(header: GgufHeader, roles: dict[str, str | None]) -> processors.TemplateProcessing:

@@ -234,3 +234,21 @@ def test_each_hash_covers_its_files(model, file, changed):
     (model / file).write_bytes((model / file).read_bytes() + b" ")
     after = ModelDirectory(model).hashes()
     assert {key for key in before if before[key] != after[key]} == {changed}
+
+
+@pytest.mark.parametrize("damage", ["{", "{}", ""])
+def test_a_broken_tokenizer_is_one_sentence(model, damage):
+    (model / "tokenizer.json").write_text(damage)
+    with pytest.raises(EngineError, match="tokenizer cannot be loaded") as caught:
+        ModelDirectory(model).tokenizer()
+    assert "\n" not in str(caught.value)
+
+
+def test_ends_of_sequence_are_those_of_config_and_generation_config(model):
+    config_changed(model, eos_token_id=[9, 7])
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    assert ModelDirectory(model).eos_ids() == {7, 8, 9}
+    (model / "generation_config.json").unlink()
+    assert ModelDirectory(model).eos_ids() == {7, 9}
+    config_changed(model, eos_token_id=0)
+    assert ModelDirectory(model).eos_ids() == {0}
