@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evalsvc import execution
 from evalsvc.cli.deciding import decide_stored, stored_aa
 from evalsvc.errors import EngineError
 from evalsvc.execution import prepare
@@ -62,6 +64,27 @@ def test_the_proof_is_of_the_arm_that_it_stands_beside(six_arms):
     assert held("mixed", "prefill") == (8, "bfloat16")
     assert held("mixed", "decode") == (4, "float8_e4m3fn")
     assert arms["damagedmain"].proof["decode"]["kv"]["k_read_factor"] == 0.25
+
+
+def test_a_group_computes_each_prompt_once_and_says_whose_work_it_was(six_arms):
+    arms = {arm.name + arm.run_kind: arm.proof for arm in records(six_arms[1])[1]}
+    shared = {name: proof["prefill"]["shared_with"] for name, proof in arms.items()}
+    assert shared == {
+        "bf16main": ["fp8-kv-decode", "damaged"],
+        "fp8-kv-decodemain": ["bf16", "damaged"],
+        "damagedmain": ["bf16", "fp8-kv-decode"],
+        "fp8-weightsmain": ["mixed"],
+        "mixedmain": ["fp8-weights"],
+        "int4-asymmain": [],
+        "bf16aa": [],
+    }
+    assert all(proof["decode"]["shared_with"] == [] for proof in arms.values())
+    computed = {name: proof["prefill"]["tokens_computed"] for name, proof in arms.items()}
+    assert computed["bf16main"] == computed["fp8-kv-decodemain"] == computed["damagedmain"]
+    assert computed["fp8-weightsmain"] == computed["mixedmain"]
+    assert computed["bf16main"] < 1.5 * computed["bf16aa"]
+    batches = [arms[name]["batches"]["sha256"] for name in ("bf16main", "fp8-kv-decodemain", "damagedmain")]
+    assert all(batches) and arms["bf16aa"]["batches"]["sha256"] not in batches
 
 
 def test_the_probe_differs_where_the_stage_does_and_nowhere_else(six_arms):
@@ -118,6 +141,77 @@ def write_two(write_experiment, folder: Path, **keys: Any) -> Path:
     arms = {"bf16": {"plan": "w=bf16"}, "kv": {"plan": "kv=bf16 > kv=fp8:token-head"}}
     suites = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl", "limit": 3}]
     return write_experiment(folder / "experiment", **{"arms": arms, "suites": suites, "aa": None, "probe": None} | keys)
+
+
+THREE = {
+    "bf16": {"plan": "w=bf16"},
+    "kv": {"plan": "kv=bf16 > kv=fp8:token-head"},
+    "weights": {"plan": "w=bf16 > w=int4:g32:sym"},
+}
+
+
+@pytest.fixture
+def grouped(write_experiment, execute_file, tmp_path) -> tuple[Path, Path]:
+    """Experiment file and database of a finished run of three arms that share their prefill stage."""
+    suites = [
+        {"name": "tasks", "kind": "lmeval", "tasks": ["sums/one.yaml"]},
+        {"name": "formats", "kind": "formats", "cases": "formats.jsonl", "limit": 3},
+    ]
+    path = write_two(write_experiment, tmp_path, arms=THREE, suites=suites, probe="probe.txt")
+    execute_file(path, tmp_path / "grouped.sqlite")
+    return path, tmp_path / "grouped.sqlite"
+
+
+def test_a_group_says_what_each_arm_says_alone(grouped, execute_file, contents, tmp_path, monkeypatch):
+    """Log-likelihoods too, to the last bit."""
+    path, database = grouped
+    monkeypatch.setattr(execution, "_groups", lambda facts: [(fact.name,) for fact in facts])
+    execute_file(path, tmp_path / "alone.sqlite")
+    assert contents(database) == contents(tmp_path / "alone.sqlite")
+    together, alone = (
+        [arm.proof["prefill"] for arm in records(found)[1] if arm.proof]
+        for found in (database, tmp_path / "alone.sqlite")
+    )
+    assert [proof["shared_with"] for proof in alone] == [[]] * 3
+    assert together[0]["tokens_computed"] < 0.5 * sum(proof["tokens_computed"] for proof in alone)
+
+
+def test_arms_of_a_group_go_on_from_where_each_stopped(grouped, execute_file, contents):
+    path, database = grouped
+    whole = contents(database)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        _, second, third = (row[0] for row in connection.execute("SELECT id FROM arms ORDER BY id").fetchall())
+        gone = f"SELECT id FROM samples WHERE arm_id = {third} OR (arm_id = {second} AND id % 3 = 0)"
+        connection.execute(f"DELETE FROM scores WHERE sample_id IN ({gone})")
+        connection.execute(f"DELETE FROM samples WHERE id IN ({gone})")
+        unproven = "status = 'running', proof = NULL, proof_status = NULL, probe = NULL"
+        connection.execute(f"UPDATE arms SET {unproven} WHERE id IN ({second}, {third})")
+        connection.execute("UPDATE runs SET status = 'running'")
+        connection.commit()
+        left = connection.execute(f"SELECT count(*) FROM samples WHERE arm_id = {second}").fetchone()[0]
+    assert 0 < left < 18
+    run_id, heard = execute_file(path, database)
+    assert run_id == 1 and heard.labels == ["kv", "weights"]
+    assert f"kv: {18 - left} samples" in " ".join(heard.notes) and "weights: 18 samples" in " ".join(heard.notes)
+    assert contents(database) == whole
+    arms = {arm.name: arm for arm in records(database)[1]}
+    assert arms["kv"].proof["prefill"]["shared_with"] == ["weights"]
+
+
+def test_arms_are_told_together_where_they_were_answered_together(tmp_path, write_experiment, execute_file):
+    """A fault or other scales in prefill make it another stage, whatever its format."""
+    kv = "kv=fp8:token-head > kv=bf16"
+    damaged = {"plan": kv, "inject": {"prefill_k_scale": 0.5}}
+    arms = {"bf16": {"plan": "w=bf16"}, "p": {"plan": kv}, "d": {"plan": "w=bf16 > w=fp8"}, "damaged": damaged}
+    path = write_two(write_experiment, tmp_path, arms=arms)
+    _, heard = execute_file(path, tmp_path / "runs.sqlite")
+    told = [re.sub(r" in [0-9.]+ s| \(.*", "", note) for note in heard.notes[1:]]
+    assert told == [
+        "bf16: 6 samples together with d",
+        "d: 6 samples together with bf16",
+        "p: 6 samples",
+        "damaged: 6 samples",
+    ]
 
 
 def edit_case(path: Path) -> None:

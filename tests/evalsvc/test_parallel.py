@@ -31,6 +31,12 @@ def tell(number, report):
     report.progress(f"arm{number}")(number, 9)
     report.note(f"{number} in {os.getpid()}")
 
+def tell_group(names, report):
+    counters = [report.progress(name) for name in names]
+    for done in range(3):
+        for counter in counters:
+            counter(done, 2)
+
 def refuse(number, report):
     raise ConfigError("a file\\nis missing")
 
@@ -69,6 +75,13 @@ def test_every_job_runs_once_in_a_process_of_its_own(jobs):
     assert sorted(heard.counts) == [(f"arm{n}", n, 9) for n in range(3)]
     pids = {note.split(" in ")[1] for note in heard.notes}
     assert len(pids) == 3 and str(os.getpid()) not in pids
+
+
+def test_arms_of_one_job_are_counted_apart(jobs):
+    heard = Heard()
+    run_parallel(jobs.tell_group, [(("a", "b"),), (("c",),)], 2, heard)
+    for name in "abc":
+        assert [count for label, *count in heard.counts if label == name] == [[0, 2], [1, 2], [2, 2]]
 
 
 def test_an_error_keeps_its_kind_and_its_sentence(jobs):

@@ -106,6 +106,30 @@ def test_killed_at_every_third_transaction(small, execute_file, contents, tmp_pa
     assert 6 < deaths < len(moments)  # the last moments lie behind the end
 
 
+def test_a_group_killed_while_its_arms_are_at_different_places(
+    small, write_experiment, execute_file, contents, tmp_path
+):
+    third = {"weights": {"plan": "w=bf16 > w=fp8"}}
+    suites = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl"}]
+    path = write_experiment(small.parent, arms=ARMS | third, suites=suites, aa=None)
+    execute_file(path, tmp_path / "whole.sqlite")
+    for number in (9, 13):
+        database = tmp_path / f"{number}.sqlite"
+        assert killed(lambda database=database: execute_file(path, database), number, committed=True)
+        assert len(set(stored_by_arm(database))) > 1
+        execute_file(path, database)
+        assert stored_by_arm(database) == [14, 14, 14]
+        assert contents(database) == contents(tmp_path / "whole.sqlite")
+        assert verdicts(database) == verdicts(tmp_path / "whole.sqlite")
+
+
+def stored_by_arm(database: Path) -> list[int]:
+    """How many samples each arm has."""
+    counted = "SELECT count(s.id) FROM arms a LEFT JOIN samples s ON s.arm_id = a.id GROUP BY a.id ORDER BY a.id"
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        return [row[0] for row in connection.execute(counted)]
+
+
 def test_killed_again_and_again(small, execute_file, contents, tmp_path):
     execute_file(small, tmp_path / "whole.sqlite")
     rng = random.Random(5)
