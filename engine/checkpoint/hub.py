@@ -23,22 +23,27 @@ def fetch(model_id: str) -> Path:
     Raises:
         EngineError: It is not in the cache, and the hub cannot be reached or does not give it.
     """
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
     name, _, revision = model_id.partition("@")
+    asked = {"revision": revision or None, "allow_patterns": list(_WANTED), "ignore_patterns": list(_UNWANTED)}
     try:
-        held = snapshot_download(
-            name, revision=revision or None, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED)
-        )
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        why = "the hub shows you no such model or revision; check the id, or log in with `hf auth login`"
+        return Path(snapshot_download(name, **asked))
     except Exception as error:  # what a network or a disk can do is of many kinds
-        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
-        reason = "HF_HUB_OFFLINE is set" if offline else str(error).strip().partition("\n")[0]
-        why = (
-            f"it is not in the hub's cache and cannot be fetched ({reason}); run `hf download {name}` where there is "
-            "a network, or give a directory"
-        )
-    else:
-        return Path(held)
-    raise EngineError(f"model {model_id}: no such directory here, and by this id {why}")
+        try:
+            return Path(snapshot_download(name, **asked, local_files_only=True))
+        except Exception:
+            raise EngineError(f"model {model_id}: no such directory here, and {_why(name, error)}") from None
+
+
+def _why(name: str, error: Exception) -> str:
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
+        return "the hub shows you no such model or revision; check the id, or log in with `hf auth login`"
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+    reason = "HF_HUB_OFFLINE is set" if offline else str(error).strip().partition("\n")[0]
+    return (
+        f"by this id it is not in the hub's cache and cannot be fetched ({reason}); run `hf download {name}` where "
+        "there is a network, or give a directory"
+    )
