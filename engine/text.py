@@ -4,10 +4,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from evalsvc.errors import EngineError
 
@@ -24,25 +23,11 @@ class Text:
         eos_ids: Union of the ids that generation_config, config and tokenizer call end of sequence.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase | Path, config_eos: EndIds = None, generation_eos: EndIds = None
-    ):
-        if isinstance(tokenizer, Path):
-            tokenizer, generation_eos = _load(tokenizer)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config_eos: EndIds = None, generation_eos: EndIds = None):
         self.tokenizer = tokenizer
         ids = [config_eos, tokenizer.eos_token_id, generation_eos]
         flat = [i for entry in ids for i in (entry if isinstance(entry, list) else [entry])]
         self.eos_ids = frozenset(i for i in flat if i is not None)
-
-    @classmethod
-    def from_path(cls, path: Path, config_eos: EndIds = None) -> "Text":
-        """From a model's directory.
-
-        Raises:
-            EngineError: Its tokenizer or generation_config.json cannot be read.
-        """
-        tokenizer, generation_eos = _load(path)
-        return cls(tokenizer, config_eos, generation_eos)
 
     def encode(self, prompt: str | Sequence[int] | Messages) -> list[int]:
         """Ids of a prompt; a beginning-of-sequence token that the text already spells is not doubled.
@@ -203,17 +188,6 @@ def foreign_id(ids: Sequence[int], vocabulary: int) -> str | None:
 def hash_ids(ids: Sequence[int]) -> str:
     """sha256 of token ids."""
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-
-
-def _load(path: Path) -> tuple[PreTrainedTokenizerBase, EndIds]:
-    """The tokenizer in a directory, and the ends of sequence that its generation_config.json names."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        generation = (path / "generation_config.json").is_file() and GenerationConfig.from_pretrained(path)
-    except Exception as error:  # tokenizers raises bare Exception for a file of the wrong form
-        reason = str(error).partition("\n")[0]
-        raise EngineError(f"model {path}: the tokenizer cannot be loaded ({reason}); fetch it again") from None
-    return tokenizer, generation.eos_token_id if generation else None
 
 
 def _check_unicode(text: str, what: str = "the text") -> None:

@@ -82,7 +82,7 @@ def theirs(row: torch.Tensor, want: Sampling, seen) -> torch.Tensor:
         processors.append(TopPLogitsWarper(want.top_p, min_tokens_to_keep=1))
     if want.min_p:
         processors.append(MinPLogitsWarper(want.min_p, min_tokens_to_keep=1))
-    scores, ids = row[None].clone(), torch.tensor([list(seen)], dtype=torch.long)
+    scores, ids = row[None].clone(), torch.tensor([[i for i in seen if i < len(row)]], dtype=torch.long)
     for processor in processors:
         scores = processor(ids, scores)
     return scores[0]

@@ -1,8 +1,5 @@
 """Text to ids and back."""
 
-import json
-import shutil
-
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -13,23 +10,20 @@ from evalsvc.errors import EngineError
 
 @pytest.fixture(scope="module")
 def text(tiny) -> Text:
-    return Text(tiny("llama"), 1)
+    return Text(AutoTokenizer.from_pretrained(tiny("llama")), 1)
 
 
-def test_eos_is_the_union_of_config_generation_config_and_tokenizer(tiny, tmp_path):
-    path = tmp_path / "model"
-    shutil.copytree(tiny("llama"), path)
-    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
-    assert Text(path, [9, 7]).eos_ids == {1, 7, 8, 9}
-    (path / "generation_config.json").unlink()
-    assert Text(path, None).eos_ids == {1}
+@pytest.mark.parametrize(
+    ("config", "generation", "union"),
+    [(9, [7, 8], {1, 7, 8, 9}), ([9, 1], None, {1, 9}), (None, 7, {1, 7}), (None, None, {1}), ([], 0, {0, 1})],
+)
+def test_eos_is_the_union_of_config_generation_config_and_tokenizer(text, config, generation, union):
+    assert Text(text.tokenizer, config, generation).eos_ids == union
 
 
-def test_a_ready_tokenizer_serves_as_well_as_a_directory(tiny):
-    path = tiny("llama")
-    ready = Text(AutoTokenizer.from_pretrained(path), [5, 6], generation_eos=7)
-    assert ready.eos_ids == {1, 5, 6, 7}
-    assert ready.encode("the end") == Text.from_path(path, 1).encode("the end")
+def test_a_tokenizer_without_an_end_of_its_own_adds_none():
+    core = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    assert Text(PreTrainedTokenizerFast(tokenizer_object=core), 5).eos_ids == {5}
 
 
 @pytest.fixture
@@ -132,7 +126,7 @@ def test_a_conversation_without_messages_is_refused(chat):
 def test_a_model_without_a_template_is_named_with_a_remedy(tiny):
     path = tiny("llama")
     with pytest.raises(EngineError, match=r"has no chat template; .*chat_template\.jinja") as caught:
-        Text.from_path(path, 1).encode([USER])
+        Text(AutoTokenizer.from_pretrained(path)).encode([USER])
     assert str(path) in str(caught.value)
 
 
@@ -153,7 +147,7 @@ def test_a_broken_template_is_one_sentence(chat):
 
 @pytest.mark.model
 def test_the_small_models_conversations_are_transformers_own(small_model):
-    text = Text.from_path(small_model)
+    text = Text(AutoTokenizer.from_pretrained(small_model))
     ids = text.encode([{"role": "user", "content": "Name three colours."}])
     theirs = text.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Name three colours."}], add_generation_prompt=True, return_dict=False
@@ -262,13 +256,3 @@ def test_an_answer_is_cut_before_its_earliest_stop(written, stop, cut):
 def test_an_id_that_is_not_the_models_is_named(bad):
     assert foreign_id([0, 287], 288) is None
     assert repr(bad) in str(foreign_id([0, bad], 288))
-
-
-@pytest.mark.parametrize("damage", ["{", "{}", ""])
-def test_a_broken_tokenizer_is_one_sentence(tiny, tmp_path, damage):
-    path = tmp_path / "model"
-    shutil.copytree(tiny("llama"), path)
-    (path / "tokenizer.json").write_text(damage)
-    with pytest.raises(EngineError, match="tokenizer cannot be loaded") as caught:
-        Text(path, 1)
-    assert "\n" not in str(caught.value)

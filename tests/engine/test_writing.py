@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from evalsvc.engine.text import Text, cut_at_stop
 from evalsvc.engine.writing import OPEN, REACH, Writer
@@ -65,7 +65,9 @@ KINDS = ["bytes", *DECODERS]
 
 @pytest.fixture(scope="module")
 def texts(tiny) -> dict[str, Text]:
-    return {"bytes": Text(tiny("llama"), 1)} | {name: sentencepiece(make()) for name, make in DECODERS.items()}
+    return {"bytes": Text(AutoTokenizer.from_pretrained(tiny("llama")))} | {
+        name: sentencepiece(make()) for name, make in DECODERS.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def test_an_answer_equals_the_plain_decoding_of_its_tokens_cut_at_the_earliest_s
 
 @pytest.mark.model
 def test_a_real_vocabularys_answers_equal_their_plain_decoding(small_model):
-    text = Text(small_model)
+    text = Text(AutoTokenizer.from_pretrained(small_model))
     prose = text.encode("One café, 漢字 and 😀😀 — naïve; \n\n  def f(x):\n\treturn x\n" * 8)
     for seed in range(40):
         rng = random.Random(seed)
