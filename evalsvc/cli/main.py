@@ -16,7 +16,20 @@ from evalsvc.errors import EXIT_ERROR, EvalsvcError
 INTERRUPTED = 130
 _UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which newer typer versions carry inside
 # order of the help page; each module has a function of its name
-COMMANDS = ("run", "gate", "compare", "verdict", "ls", "show", "dashboard", "model")
+COMMANDS = (
+    "run",
+    "gate",
+    "compare",
+    "verdict",
+    "audit",
+    "power",
+    "attribute",
+    "noise",
+    "ls",
+    "show",
+    "dashboard",
+    "model",
+)
 
 _HELP = """Accuracy evaluation and regression verdicts for language-model precision plans.
 

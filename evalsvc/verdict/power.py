@@ -81,3 +81,9 @@ def provable_margin(n: int, discordance: float, *, alpha: float = 0.05) -> float
     """The margin that n items prove when as many are gained as lost: Tango's bound at that discordance."""
     flips = discordance * n / 2
     return 1.0 if n < 1 else tango_upper(flips, flips, n, alpha)
+
+
+def items_to_prove(discordance: float, margin: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Items that prove a margin when there is no drop: `(z_alpha + z_beta)^2 psi / margin^2`, not rounded."""
+    reach = float(norm.isf(alpha)) + float(norm.isf(1 - power))
+    return reach * reach * discordance / (margin * margin) if margin > 0 else inf

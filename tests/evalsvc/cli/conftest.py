@@ -40,7 +40,7 @@ def sample(suite, number, right):
     )
 
 
-def add_arm(store, run_id, name, *, lost=0, decode=None, injected=None, fingerprint=None, finish=True):
+def _add_arm(store, run_id, name, *, lost=0, decode=None, injected=None, fingerprint=None, finish=True):
     arm_id = writer.open_arm(
         store,
         run_id,
@@ -56,9 +56,18 @@ def add_arm(store, run_id, name, *, lost=0, decode=None, injected=None, fingerpr
     writer.add_samples(store, run_id, arm_id, rows)
     if finish:
         writer.save_probe(store, arm_id, {"decode": {"kl_mean": 0.0123, "kl_max": 0.5, "tokens": 64}})
-        proof = {"prefill": {"kv": {"dtype": "bfloat16"}}, "decode": {"kv": {"dtype": "float8_e4m3fn"}}}
+        proof = {
+            "prefill": {"kv": {"dtype": "bfloat16"}, "seconds": 12.0, "shared_with": ["one", "two"]},
+            "decode": {"kv": {"dtype": "float8_e4m3fn"}, "seconds": 3.5, "shared_with": []},
+        }
         writer.finish_arm(store, arm_id, proof, "matched")
     return arm_id
+
+
+@pytest.fixture
+def add_arm():
+    """`add_arm(store, run_id, name, lost=0, ...)`: an arm of 120 items with all its samples."""
+    return _add_arm
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +77,12 @@ def built(tmp_path_factory):
     with open_store(path, create=True) as store:
         shared = {"experiment": HOSTILE, "experiment_hash": "x", "resolved": {}, "baseline": "base", "seed": 0}
         run_id = writer.open_run(store, **shared)
-        add_arm(store, run_id, "base")
-        add_arm(store, run_id, "good", decode={"kv": "fp8"})
-        add_arm(store, run_id, "bad", lost=30, decode={"kv": "fp8", "fault": "x"}, injected={"decode_k_scale": 0.25})
+        _add_arm(store, run_id, "base")
+        _add_arm(store, run_id, "good", decode={"kv": "fp8"})
+        _add_arm(store, run_id, "bad", lost=30, decode={"kv": "fp8", "fault": "x"}, injected={"decode_k_scale": 0.25})
         writer.finish_run(store, run_id)
         again = writer.open_run(store, **shared, kind="aa", linked_run_id=run_id)
-        add_arm(store, again, "base", fingerprint="fp-base")
+        _add_arm(store, again, "base", fingerprint="fp-base")
         writer.finish_run(store, again)
     return folder
 

@@ -5,8 +5,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from evalsvc.verdict.paired import mcnemar_exact, smallest_provable_margin
-from evalsvc.verdict.power import detectable_drop, exact_power, items_needed, provable_margin
+from evalsvc.verdict.paired import mcnemar_exact, smallest_provable_margin, tango_upper
+from evalsvc.verdict.power import detectable_drop, exact_power, items_needed, items_to_prove, provable_margin
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,11 @@ def test_the_provable_margin_without_flips_is_the_smallest():
     assert provable_margin(24, 0.0) == pytest.approx(smallest_provable_margin(24), abs=1e-9)
     assert provable_margin(176, 0.0) < provable_margin(176, 0.02) < provable_margin(176, 0.1)
     assert provable_margin(0, 0.1) == 1.0
+
+
+def test_items_that_prove_a_margin_do_so_in_four_of_five_runs():
+    items = round(items_to_prove(0.06, 0.02))
+    flips = np.random.default_rng(3).multinomial(items, [0.03, 0.03, 0.94], size=2000)
+    passed = np.mean([tango_upper(lost, gained, items, 0.05) <= 0.02 for lost, gained, _ in flips])
+    assert passed == pytest.approx(0.8, abs=0.04)
+    assert items_to_prove(0.06, 0.0) == inf

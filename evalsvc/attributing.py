@@ -1,0 +1,109 @@
+"""Stored arms of one run as changes from its baseline, and which factor did what."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from evalsvc.errors import ConfigError, EvidenceError
+from evalsvc.evidence import count_once, differing_factors
+from evalsvc.store import queries
+from evalsvc.store.records import ArmRecord, Pair, Side
+from evalsvc.store.session import Store
+from evalsvc.verdict.attribution import Arm, Effect, attribute
+
+FACTOR_KEYS = {"weights": "weights", "kv": "kv"}
+
+
+def attribute_run(store: Store, run_id: int, *, alpha: float = 0.05) -> tuple[list[Effect], list[str]]:
+    """Effects of a run's factors, from its finished, honest arms.
+
+    Returns:
+        The effects, and the arms that were left out, each with the reason.
+
+    Raises:
+        EvidenceError: No arm to compare the baseline with.
+    """
+    arms = queries.arms(store, run_id)
+    baseline = next(arm for arm in arms if arm.name == arm.baseline)
+    left_out, chosen = [], dict[Arm, ArmRecord]()
+    for arm in arms:
+        changes = changes_of(baseline, arm)
+        reason = _why_not(arm, changes, chosen)
+        if reason:
+            left_out.append(f"{arm.name}: {reason}")
+        else:
+            chosen[changes] = arm
+    if len(chosen) < 2:
+        raise EvidenceError(
+            f"run {run_id}: no finished arm without faults beside {baseline.name}; nothing to attribute"
+        )
+    columns, clusters = _columns(store, baseline, chosen)
+    return attribute(columns, clusters, np.random.default_rng(0), alpha=alpha), left_out
+
+
+def changes_of(baseline: ArmRecord, arm: ArmRecord) -> Arm:
+    """In which factors an arm differs from the baseline, and which formats it has there."""
+    return frozenset(_changes(baseline, arm))
+
+
+def _changes(baseline: ArmRecord, arm: ArmRecord) -> Iterator[tuple[str, str]]:
+    for factor in differing_factors(baseline, arm):
+        stage, _, key = factor.partition(".")
+        held = arm.stages[stage]
+        yield factor, str(held.get(key)) + (" (other checkpoint)" if _other_weights(baseline, arm, stage, key) else "")
+
+
+def _other_weights(baseline: ArmRecord, arm: ArmRecord, stage: str, key: str) -> bool:
+    return key == "weights" and baseline.stages[stage].get("checkpoint") != arm.stages[stage].get("checkpoint")
+
+
+def _why_not(arm: ArmRecord, changes: Arm, chosen: dict[Arm, ArmRecord]) -> str:
+    if arm.injected:
+        return "it has planted faults"
+    if arm.status != "finished":
+        return "it is unfinished"
+    if arm.proof_status == "mismatched":
+        return "what it ran does not match its plan"
+    if changes in chosen:
+        return f"it differs from the baseline in the same formats as {chosen[changes].name}"
+    return ""
+
+
+def _columns(
+    store: Store, baseline: ArmRecord, chosen: dict[Arm, ArmRecord]
+) -> tuple[dict[Arm, np.ndarray], list[str]]:
+    """Each arm's value of each item, NaN without one, and the items' clusters; each item once."""
+    differing = {factor for changes in chosen for factor, _ in changes}
+    rows: dict[Arm, dict[tuple[str, str], Pair]] = {}
+    for changes, arm in chosen.items():
+        pairs = count_once(queries.pairs(store, baseline, arm), tuple(differing))
+        rows[changes] = {(pair.suite, pair.item_id): pair for pair in pairs}
+    items = sorted({key for found in rows.values() for key in found})
+    columns = {changes: np.array([_value(rows[changes].get(key), "candidate") for key in items]) for changes in chosen}
+    first = {key: pair for found in rows.values() for key, pair in found.items()}
+    labels = [
+        "\x1f".join((first[key].suite, first[key].family, first[key].cluster)) if first[key].cluster else ""
+        for key in items
+    ]
+    return columns, labels
+
+
+def _value(pair: Pair | None, role: str) -> float:
+    side: Side | None = None if pair is None else getattr(pair, role)
+    return float("nan") if side is None or side.status != "scored" or side.value is None else float(side.value)
+
+
+def run_of(store: Store, name: str) -> int:
+    """A run by its number, or the latest finished main run of an experiment.
+
+    Raises:
+        ConfigError: Neither.
+    """
+    if name.isdecimal():
+        return queries.run_record(store, int(name)).id
+    runs = [run for run in queries.runs(store) if run.kind == "main"]
+    named = [run.id for run in runs if run.experiment == name and run.status == "finished"]
+    if not named:
+        known = sorted({run.experiment for run in runs})
+        raise ConfigError(f"no finished run of an experiment '{name}'; known: {', '.join(known) or 'none'}")
+    return max(named)

@@ -1,0 +1,72 @@
+"""`evalsvc audit`: a published pair of scores, without its items."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import Json
+
+
+def audit(
+    items: Annotated[int, typer.Option(min=1, help="Items of the benchmark, the same for both scores.")],
+    baseline: Annotated[float, typer.Option(metavar="POINTS", help="Published accuracy of the baseline, in points.")],
+    candidate: Annotated[float, typer.Option(metavar="POINTS", help="Published accuracy of the candidate, in points.")],
+    margin: Annotated[float, typer.Option(metavar="POINTS", help="Accepted drop, in points.")] = 1.0,
+    alpha: Annotated[float, typer.Option(help="Error rate of each direction.")] = 0.05,
+    json: Json = False,
+) -> None:
+    """Say what two published scores prove, at each share of items that may have flipped.
+
+    Nobody publishes how many items flipped both ways, and the verdict hangs on it. A look: exits 0, 2 for mistakes.
+    """
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.decision import format_p
+    from evalsvc.errors import ConfigError
+    from evalsvc.policy import typed_policy
+    from evalsvc.verdict.audit import audit_published
+
+    rules = typed_policy(name="audit", margin_points=margin, alpha=alpha)
+    try:
+        found = audit_published(items, baseline / 100, candidate / 100, rules.margin, alpha=alpha)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    at = [{"discordance_points": 100 * share, "verdict": word, "p": p} for share, word, p in found.at]
+    below = None if found.significant_below is None else 100 * found.significant_below
+    if json:
+        print_json(
+            {
+                "schema": "evalsvc.audit/1",
+                "items": found.n,
+                "baseline_right": found.baseline_right,
+                "candidate_right": found.candidate_right,
+                "drop_points": 100 * found.drop,
+                "margin_points": margin,
+                "alpha": alpha,
+                "unpaired_two_sided_p": found.unpaired_p,
+                "significant_two_sided_below_points": below,
+                "at": at,
+            }
+        )
+        return
+    from rich import box
+    from rich.table import Table
+
+    console = stdout_console()
+    console.print(
+        f"{found.baseline_right:,} and {found.candidate_right:,} right of {found.n:,}: "
+        f"drop {100 * found.drop:.2f} points, margin {margin:g}"
+    )
+    console.print(
+        f"unpaired two-sided z test, which forgets that the items are the same: p {format_p(found.unpaired_p)}"
+    )
+    if below is None:
+        console.print("paired: significant two-sided at no discordance")
+    else:
+        console.print(f"paired: significant two-sided while at most {below:.1f} % of the items flipped")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("items that flipped", justify="right")
+    table.add_column("verdict")
+    table.add_column("one-sided p", justify="right")
+    for row in at:
+        table.add_row(f"{row['discordance_points']:.1f} %", row["verdict"], format_p(row["p"]))
+    console.print(table)

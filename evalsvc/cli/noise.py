@@ -1,0 +1,44 @@
+"""`evalsvc noise`: how much an arm differs from itself."""
+
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import DEFAULT_DB, Db, Json
+
+
+def noise(
+    arm: Annotated[str, typer.Argument(metavar="ARM", help="RUN:ARM, or ARM of its latest finished run.")],
+    db: Db = DEFAULT_DB,
+    json: Json = False,
+) -> None:
+    """Show an arm's A/A check: the same arm under another order and other batches.
+
+    Exits 0 when it is quiet, 4 when it drifts in one direction (p < .01) or none was run, 2 for mistakes.
+    """
+    from dataclasses import asdict
+
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.deciding import stored_aa
+    from evalsvc.decision import format_p, format_points
+    from evalsvc.errors import EXIT_INVALID, EvidenceError
+    from evalsvc.store.queries import resolve_arm
+    from evalsvc.store.session import open_store
+
+    with open_store(db, read_only=True) as store:
+        record = resolve_arm(store, arm)
+        found = stored_aa(store, record.run_id)
+    if found is None or record.name != record.baseline:
+        raise EvidenceError(f"{record.address}: no finished A/A of this arm; `aa` in its experiment runs one")
+    if json:
+        document = {**asdict(found), "discordance_points": 100 * found.discordance, "failed": found.failed}
+        print_json({"schema": "evalsvc.noise/1", "arm": record.address, **document})
+    else:
+        word = "drifts: the instrument cannot be trusted" if found.failed else "no drift"
+        stdout_console().print(
+            f"{record.address} against itself ({found.address}): lost {found.lost:,}, gained {found.gained:,} of "
+            f"{found.n:,}; discordance {format_points(found.discordance)} points; one-sided p {format_p(found.p)} and "
+            f"{format_p(found.p_gain)}: {word}"
+        )
+    if found.failed:
+        raise typer.Exit(EXIT_INVALID)

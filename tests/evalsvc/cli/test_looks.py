@@ -1,0 +1,132 @@
+"""`audit`, `power`, `noise`, `attribute`: figures, exit codes, mistakes."""
+
+import pytest
+
+from evalsvc.store import writer
+from evalsvc.store.session import open_store
+
+
+def test_audit_says_up_to_which_discordance_a_published_drop_is_significant(evalsvc, evalsvc_json):
+    asked = ["audit", "--items", "12032", "--baseline", "80.29", "--candidate", "79.29"]
+    code, document = evalsvc_json(*asked)
+    assert code == 0
+    assert document["unpaired_two_sided_p"] == pytest.approx(0.054, abs=5e-4)
+    assert document["significant_two_sided_below_points"] == pytest.approx(30.6, abs=0.2)
+    code, out, _ = evalsvc(*asked)
+    assert code == 0 and "p .054" in out and "at most 30.6 %" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["audit", "--items", "10", "--baseline", "120", "--candidate", "50"], "cannot have accuracies"),
+        (["audit", "--items", "10", "--baseline", "nan", "--candidate", "50"], "cannot have accuracies"),
+        (["audit", "--items", "10", "--baseline", "60", "--candidate", "50", "--margin", "nan"], "--margin"),
+        (["power", "--items", "10"], "--discordance, or --arm"),
+        (["power", "--items", "10", "--discordance", "5", "--arm", "x"], "--discordance, or --arm"),
+        (["power", "--items", "10", "--discordance", "nan"], "must be above 0"),
+        (["power", "--items", "10", "--discordance", "0"], "must be above 0"),
+        (["attribute", "nowhere"], "no finished run of an experiment 'nowhere'"),
+        (["attribute", "77"], "77"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(evalsvc, db, arguments, says):
+    extra = ["--db", db] if arguments[0] == "attribute" else []
+    code, out, err = evalsvc(*arguments, *extra)
+    assert (code, out) == (2, "") and says in err and err.count("\n") == 1
+
+
+def test_power_says_what_items_find_prove_and_need(evalsvc, evalsvc_json):
+    code, document = evalsvc_json("power", "--items", "1319", "--discordance", "5")
+    assert code == 0
+    assert document["detectable_drop_points"] == pytest.approx(1.53, abs=0.01)
+    assert document["power_at_margin"] == pytest.approx(0.45, abs=0.01)
+    assert document["items_that_find_the_margin"] == pytest.approx(3090, abs=1)
+    assert document["provable_margin_at_best_points"] == pytest.approx(0.2047, abs=1e-3)
+    code, out, _ = evalsvc("power", "--items", "1319", "--discordance", "5")
+    assert "1.53 points is found in 4 of 5 runs" in out and "3,090 items" in out
+
+
+def test_power_beyond_what_can_flip_says_so(evalsvc, evalsvc_json):
+    _, document = evalsvc_json("power", "--items", "20", "--discordance", "0.5", "--margin", "2")
+    assert document["detectable_drop_points"] is None and document["power_at_margin"] is None
+    assert "no drop is found reliably" in evalsvc("power", "--items", "20", "--discordance", "0.5")[1]
+
+
+def test_power_takes_a_stored_pilot(evalsvc_json, evalsvc, db):
+    code, document = evalsvc_json("power", "--items", "1000", "--arm", "bad", "--db", db)
+    assert code == 0
+    assert document["discordance_points"] == pytest.approx(50.0)  # 60 of 120 lost
+    assert document["seconds_per_item"] == pytest.approx(0.1)
+    code, _, err = evalsvc("power", "--items", "1000", "--arm", "good", "--db", db)
+    assert code == 4 and "no item differs" in err
+
+
+def test_noise_of_a_quiet_baseline_and_of_an_arm_without_a_check(evalsvc, evalsvc_json, db):
+    code, document = evalsvc_json("noise", "base", "--db", db)
+    assert (code, document["lost"], document["gained"], document["failed"]) == (0, 0, 0, False)
+    code, _, err = evalsvc("noise", "good", "--db", db)
+    assert code == 4 and "no finished A/A" in err
+
+
+def test_noise_that_drifts_exits_4(evalsvc, db, add_arm):
+    with open_store(db) as store:
+        shared = {"experiment": "drift", "experiment_hash": "y", "resolved": {}, "baseline": "b", "seed": 0}
+        run_id = writer.open_run(store, **shared)
+        add_arm(store, run_id, "b")
+        writer.finish_run(store, run_id)
+        again = writer.open_run(store, **shared, kind="aa", linked_run_id=run_id)
+        add_arm(store, again, "b", lost=10, fingerprint="fp-b")
+        writer.finish_run(store, again)
+    code, out, _ = evalsvc("noise", f"{run_id}:b", "--db", db)
+    assert code == 4 and "drifts" in out
+
+
+@pytest.fixture
+def factorial(db, add_arm):
+    """Arms of one experiment: KV, weights, and both; both together lose more than either."""
+    with open_store(db) as store:
+        shared = {"experiment": "fact", "experiment_hash": "z", "resolved": {}, "baseline": "b", "seed": 0}
+        run_id = writer.open_run(store, **shared)
+        add_arm(store, run_id, "b")
+        add_arm(store, run_id, "kv", decode={"kv": "fp8"})
+        add_arm(store, run_id, "w", decode={"weights": "int4"}, lost=6)
+        add_arm(store, run_id, "both", decode={"kv": "fp8", "weights": "int4"}, lost=20)
+        add_arm(store, run_id, "planted", decode={"kv": "fp8", "fault": "x"}, lost=30, injected={"decode_k_scale": 2})
+        writer.finish_run(store, run_id)
+    return db
+
+
+def test_attribution_averages_where_all_arms_are_there(evalsvc_json, factorial):
+    code, document = evalsvc_json("attribute", "fact", "--db", factorial)
+    assert code == 0
+    found = {tuple(c[0] for c in effect["changes"]): effect for effect in document["effects"]}
+    # two suites of 60: w loses 12 of 120, both 40, kv none
+    assert found[("decode.weights",)]["drop_points"] == pytest.approx((12 + 40) / 2 / 1.2)
+    assert found[("decode.kv",)]["drop_points"] == pytest.approx((0 + 28) / 2 / 1.2)
+    assert found[("decode.kv", "decode.weights")]["drop_points"] == pytest.approx(28 / 1.2)
+    assert all(effect["averaged_over_all_contexts"] for effect in document["effects"])
+    assert document["left_out"] == ["planted: it has planted faults"]
+
+
+def test_attribution_names_what_the_arms_cannot_separate(evalsvc, db, add_arm):
+    with open_store(db) as store:
+        shared = {"experiment": "one", "experiment_hash": "w", "resolved": {}, "baseline": "b", "seed": 0}
+        run_id = writer.open_run(store, **shared)
+        add_arm(store, run_id, "b")
+        add_arm(store, run_id, "both", decode={"kv": "fp8", "weights": "int4"}, lost=20)
+        writer.finish_run(store, run_id)
+    code, out, _ = evalsvc("attribute", str(run_id), "--db", db)
+    joined = " ".join(out.split())
+    assert code == 0 and "unknown: decode.kv=fp8 (no arm has decode.kv=fp8 and nothing else)" in joined
+    assert "unknown: 1 interaction of two changes" in joined
+
+
+def test_attribution_without_honest_arms_exits_4(evalsvc, db, add_arm):
+    with open_store(db) as store:
+        shared = {"experiment": "lone", "experiment_hash": "v", "resolved": {}, "baseline": "b", "seed": 0}
+        run_id = writer.open_run(store, **shared)
+        add_arm(store, run_id, "b")
+        writer.finish_run(store, run_id)
+    code, _, err = evalsvc("attribute", str(run_id), "--db", db)
+    assert code == 4 and "nothing to attribute" in err
