@@ -155,9 +155,10 @@ def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
     facts = [f"proof {arm.proof_status}" if arm.proof_status else "not measured yet"]
     if totals.answer_tokens is not None:
         facts.append(f"{totals.answer_tokens:,} tokens answered")
-    computing = [seconds for name in names if (seconds := (arm.proof or {}).get(name, {}).get("seconds"))]
-    if computing:  # not the samples' own times, which overlap in a batch
-        facts.append(f"{sum(computing):,.0f} s")
+    computing = arm.seconds()  # not the samples' own times, which overlap in a batch
+    own = [seconds for seconds, others in computing.values() if not others]
+    facts += [f"{sum(own):,.0f} s"] if own else []
+    facts += [f"{stage} {s:,.0f} s with {', '.join(others)}" for stage, (s, others) in computing.items() if others]
     about = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>{fault_badge(arm.injected)}'
     first = f'<td rowspan="{len(names)}"><div class="ev-name">{escape(arm.name)}</div>{about}</td>'
     lines = []

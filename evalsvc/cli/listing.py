@@ -50,8 +50,10 @@ def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
     """What an arm is, what it answered, and what was measured of it."""
     facts = _table("arm", arm.address)
     injected = ", ".join(f"{name} {value}" for name, value in arm.injected.items())
-    stages = {name: (arm.proof or {}).get(name, {}).get("seconds") for name in ("prefill", "decode")}
-    seconds = ", ".join(f"{name} {value:,.1f} s" for name, value in stages.items() if value is not None)
+    seconds = ", ".join(
+        f"{stage} {value:,.1f} s" + (f" (with {', '.join(others)})" if others else "")
+        for stage, (value, others) in arm.seconds().items()
+    )
     for name, value in (
         ("run", f"{arm.run_id} ({arm.experiment}, {arm.run_kind}, {arm.run_status})"),
         ("plan", arm.plan),
@@ -115,4 +117,6 @@ def _number(value: object) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.2f}" if isinstance(value, float) else "" if value in (None, [], {}) else str(value)
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return ", ".join(value)
+    return f"{value:,.2f}" if isinstance(value, float) else "" if value in (None, {}) else str(value)

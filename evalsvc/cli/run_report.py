@@ -36,7 +36,10 @@ def decide_run(store: Store, run_id: int, policy: Policy) -> list[Decision]:
 
 
 def measured_arms(store: Store, run_id: int) -> list[dict[str, Any]]:
-    """Per arm (the A/A last): time in seconds, tokens, mean KL and bytes per stage. Unknown is None."""
+    """Per arm (the A/A last): time in seconds, tokens, mean KL and bytes per stage. Unknown is None.
+
+    A stage's tokens and seconds are also those of the arms in its `shared_with`; an arm's own `seconds` leave them out.
+    """
     arms = queries.arms(store, run_id)
     again = queries.aa_of(store, run_id)
     return [_measured(store, arm) for arm in (*arms, *([again] if again else []))]
@@ -57,6 +60,7 @@ def _measured(store: Store, arm: ArmRecord) -> dict[str, Any]:
             "kv_resident_bytes": kv.get("resident_bytes"),
             "tokens": proof.get("tokens_computed"),
             "seconds": proof.get("seconds"),
+            "shared_with": proof.get("shared_with", []),
         }
     return {
         "address": arm.address,
@@ -64,7 +68,8 @@ def _measured(store: Store, arm: ArmRecord) -> dict[str, Any]:
         "injected": arm.injected,
         "proof": arm.proof_status,
         "batches": (arm.proof or {}).get("batches"),
-        "seconds": sum(stage["seconds"] or 0 for stage in stages.values()),  # samples' own times overlap in a batch
+        # not the samples' own times, which overlap in a batch
+        "seconds": sum(seconds for seconds, others in arm.seconds().values() if not others),
         "prompt_tokens": totals.prompt_tokens,
         "answer_tokens": totals.answer_tokens,
         "errors": totals.errors,
@@ -79,7 +84,8 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
     table.add_column("stage", no_wrap=True)
     for name in ("KL", "weights\nMiB", "in mem.\nMiB", "KV\nB/token", "pool\nMiB", "tokens", "seconds"):
         table.add_column(name, justify="right")
-    for arm in measured_arms(store, run_id):
+    measured = measured_arms(store, run_id)
+    for arm in measured:
         table.add_section()
         name = Text(one_line(arm["address"]), "bold")
         name.append(" again (A/A)" if arm["aa"] else " [injected]" if arm["injected"] else "", "bold magenta")
@@ -90,6 +96,7 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
         "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in "
         "nats; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a "
         "decoded copy of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
+        *_shared_lines(measured),
         _aa_line(store, run_id),
     ]
     notes = {arm.name: arm.details.get("note") for arm in queries.arms(store, run_id)}
@@ -97,15 +104,27 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
     return Group(table, *(Text(one_line(line), "dim") for line in lines))
 
 
+def _shared_lines(measured: Sequence[dict[str, Any]]) -> list[str]:
+    """Which arms' stages computed for several arms at once."""
+    groups: dict[tuple[str, ...], None] = {}
+    for arm in measured:
+        own = arm["address"].split(":", 1)[1]
+        for stage, held in arm["stages"].items():
+            if held["shared_with"]:
+                groups[stage, *sorted([own, *held["shared_with"]])] = None
+    each = "; ".join(f"{stage} of {', '.join(names)}" for stage, *names in groups)
+    return [f"* computed once, for all these arms together: {each}"] if each else []
+
+
 def _stage_cells(held: dict[str, Any]) -> list[str]:
-    kl = held["kl_mean"]
+    kl, mark = held["kl_mean"], "*" if held["shared_with"] else ""
     return [
         "-" if kl is None else "0" if kl == 0 else f"{kl:.2g}",
         *(_mib(held[key]) for key in ("weight_format_bytes", "weight_resident_bytes")),
         "" if held["kv_bytes_per_token"] is None else f"{held['kv_bytes_per_token']:,.0f}",
         _mib(held["kv_resident_bytes"]),
-        "" if held["tokens"] is None else f"{held['tokens']:,}",
-        "" if held["seconds"] is None else f"{held['seconds']:.1f}",
+        "" if held["tokens"] is None else f"{held['tokens']:,}{mark}",
+        "" if held["seconds"] is None else f"{held['seconds']:.1f}{mark}",
     ]
 
 

@@ -120,6 +120,15 @@ class ArmRecord:
         """`RUN:ARM`, as typed on the command line."""
         return f"{self.run_id}:{self.name}"
 
+    def seconds(self) -> dict[str, tuple[float, tuple[str, ...]]]:
+        """By stage the seconds that it computed, and the other arms of the run that it computed for at once."""
+        proofs = {stage: (self.proof or {}).get(stage, {}) for stage in ("prefill", "decode")}
+        return {
+            stage: (proof["seconds"], tuple(proof.get("shared_with", ())))
+            for stage, proof in proofs.items()
+            if proof.get("seconds") is not None
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:

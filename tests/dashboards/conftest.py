@@ -103,9 +103,11 @@ class Experiment:
             kl = 2e-9 if formats[i : i + 2] == ("bf16", "bf16") else far
             probe[stage] = {"kl_mean": kl, "kl_max": 9 * kl, "tokens": 400}
         writer.save_probe(self.store, arm_id, probe)
-        writer.finish_arm(
-            self.store, arm_id, {s: _proof(formats[i]) for s, i in (("prefill", 0), ("decode", 2))}, "matched"
-        )
+        proof = {s: _proof(formats[i]) for s, i in (("prefill", 0), ("decode", 2))}
+        together = [other for other, plan in PLANS.items() if plan[:2] == formats[:2] and other != name]
+        proof["prefill"] |= {"seconds": 12.0, "shared_with": together}
+        proof["decode"] |= {"seconds": 3.0, "shared_with": []}
+        writer.finish_arm(self.store, arm_id, proof, "matched")
         return arm_id
 
     def _values(self, name: str) -> dict[tuple[str, str, str, int], float]:

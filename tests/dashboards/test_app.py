@@ -49,6 +49,12 @@ def test_the_table_shows_every_candidate_with_word_symbol_and_mark(run_app, data
     assert "269.0 MB" in page and "0.45" in page
 
 
+def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_app, database):
+    page = markup_of(run_app(database))
+    assert " tokens answered · 15 s</div>" in page  # fp8-weights, alone with its prefill stage
+    assert " · 3 s · prefill 12 s with base, int4-sym-decode, kv-damaged</div>" in page
+
+
 def test_families_appear_on_demand(run_app, database):
     app = run_app(database)
     assert "choose</td>" not in markup_of(app)

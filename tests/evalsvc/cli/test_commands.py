@@ -159,6 +159,8 @@ def test_show_says_what_an_arm_is(evalsvc, evalsvc_json, db):
     _, out, _ = evalsvc("show", "1:bad", "--db", db)
     for text in ("decode_k_scale 0.25", "120 of 120", "matched", "float8_e4m3fn", "0.0123", "600 of prompts"):
         assert text in out
+    assert "prefill 12.0 s (with one, two), decode 3.5 s" in " ".join(out.split())
+    assert any(line.split() == ["shared_with", "one,", "two"] for line in out.splitlines())
     _, document = evalsvc_json("show", "1:bad", "--db", db)
     assert document["arm"]["address"] == "1:bad" and document["totals"]["samples"] == 120
     _, document = evalsvc_json("show", "1", "--db", db)

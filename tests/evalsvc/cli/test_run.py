@@ -66,6 +66,14 @@ def test_the_document_is_the_whole_of_stdout(evalsvc, finished):
         assert arm["proof"] == "matched" and arm["errors"] == 0 and arm["seconds"] > 0
         for stage in arm["stages"].values():
             assert stage["weight_format_bytes"] > 0 and stage["kv_bytes_per_token"] > 0
+    together = ["bf16", "fp8-kv-decode", "damaged"]
+    arms = {arm["address"]: arm for arm in document["arms"]}
+    for name in together:
+        held = arms[f"1:{name}"]["stages"]
+        assert held["prefill"]["shared_with"] == [other for other in together if other != name]
+        assert arms[f"1:{name}"]["seconds"] == held["decode"]["seconds"]  # its own alone
+    for held in (arms["1:int4-asym"], arms["2:bf16"]):
+        assert held["seconds"] == sum(stage["seconds"] for stage in held["stages"].values())
     assert "run 1 is finished, nothing is computed; --new starts another" in err and "smallest provable margin" in err
 
 
@@ -81,8 +89,12 @@ def test_the_tables_fit_and_show_every_arm(evalsvc, finished, monkeypatch, colum
         "(A/A)",
         "another order and in other batches",
         "right in the baseline 1:bf16: ",
+        "* computed once, for all these arms together: prefill of bf16, damaged, fp8-kv-decode; prefill of "
+        "fp8-weights, mixed A/A: ",
     ):
         assert words in " ".join(out.split())
+    marked = [line for line in out.splitlines() if line.rstrip().endswith("*")]
+    assert len(marked) == 5 and all(" prefill " in line and line.count("*") == 2 for line in marked)
 
 
 def test_with_a_gate_the_exit_code_is_the_verdicts(evalsvc, finished, tmp_path):
