@@ -65,10 +65,17 @@ def _note(
     **_: object,
 ) -> tuple[Tensor, None]:
     """An attention function that computes nothing and notes what it was given."""
-    shapes = (tuple(t.shape[1:]) for t in (query, key, value))
-    causal = getattr(module, "is_causal", None) is not False
-    layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
-    call = Call(layer, *shapes, attention_mask is not None, causal, sliding_window, softcap, s_aux is not None)
+    call = Call(
+        layer=module.layer_idx,  # pyright: ignore[reportArgumentType]
+        query=tuple(query.shape[1:]),
+        key=tuple(key.shape[1:]),
+        value=tuple(value.shape[1:]),
+        masked=attention_mask is not None,
+        causal=getattr(module, "is_causal", None) is not False,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux is not None,
+    )
     _calls.get().append(call)
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
@@ -98,11 +105,11 @@ def layout_of(model: PreTrainedModel) -> Layout:
         CapabilityError: A layer that attends never or twice, a mask, sinks, attention that is not causal, layers of
             unequal shapes, or a window or soft cap of the configuration that does not arrive.
     """
-    place = {"device": next(model.parameters()).device}
+    device = next(model.parameters()).device
     with _noting(model) as calls, torch.inference_mode():
         model(
-            input_ids=torch.zeros(1, PROBE_TOKENS, dtype=torch.long, **place),
-            position_ids=torch.arange(PROBE_TOKENS, **place)[None],
+            input_ids=torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=device),
+            position_ids=torch.arange(PROBE_TOKENS, device=device)[None],
             use_cache=False,
             logits_to_keep=1,
         )

@@ -143,7 +143,7 @@ def check_config(config: Any) -> None:
     if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise CapabilityError("it is no decoder-only language model")
     text = config.get_text_config()
-    if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._is_stateful:
+    if getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_is_stateful", False):
         raise CapabilityError("it keeps a recurrent state, which pages of keys and values do not hold")
     unknown = sorted(set(getattr(text, "layer_types", None) or ()) - SERVED_LAYER_TYPES)
     if unknown:
