@@ -204,7 +204,9 @@ class Decision:
 
     @property
     def exit_code(self) -> int:
-        """0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 INVALID."""
+        """0 PASS, 1 REGRESSED, 3 INCONCLUSIVE (0 where the policy accepts it), 4 INVALID."""
+        if self.verdict == "INCONCLUSIVE" and self.policy.get("inconclusive") == "accept":
+            return EXIT_PASS
         return EXIT_CODES[self.verdict]
 
     @property

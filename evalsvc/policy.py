@@ -26,6 +26,7 @@ class Policy(BaseModel):
         proof: Whether an arm whose formats nobody measured may be judged (`declared`) or not (`required`).
         rendering: Whether prompts must have become the same tokens in both arms.
         guards: `listed` names inconclusive suites and lets them pass, `strict` does not.
+        inconclusive: What a pipeline does with INCONCLUSIVE: `block` exits 3, `accept` exits 0. The word stays.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -39,6 +40,7 @@ class Policy(BaseModel):
     proof: Literal["declared", "required"] = "required"
     rendering: Literal["same", "may_differ"] = "same"
     guards: Literal["listed", "strict"] = "listed"
+    inconclusive: Literal["block", "accept"] = "block"
 
     @property
     def margin(self) -> float:

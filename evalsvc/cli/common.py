@@ -3,9 +3,12 @@
 import json
 import sys
 import unicodedata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from evalsvc.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +43,29 @@ def print_json(document: Any) -> None:
     """Prints one JSON document: ASCII, so that no stored character reaches a terminal or breaks a line."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def refuse_unwritable(*paths: Path | None) -> None:
+    """Refuses before anything is decided what could not be written after it.
+
+    Raises:
+        ConfigError: A folder that is missing, or a path that is one.
+    """
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ConfigError(f"{path}: no file can be written there; name one in a folder that exists")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file, whole.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def stdout_console() -> "Console":

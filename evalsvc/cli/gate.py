@@ -1,5 +1,6 @@
 """`evalsvc gate`: a policy applied to candidates, ending in an exit code."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,21 +15,30 @@ def gate(
     families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
     db: Db = DEFAULT_DB,
     json: Json = False,
+    json_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Write that JSON document to a file.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write markdown for a comment or step summary.")
+    ] = None,
 ) -> None:
     """Decide whether candidates may replace the baseline, under a policy.
 
     Exits 0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 INVALID, 2 for mistakes and errors; with several candidates the first
     of 2, 4, 1, 3, 0 that occurs. Decisions are stored, and shown by the dashboard.
     """
-    from evalsvc.cli.common import print_json, stdout_console
+    from json import dumps
+
+    from evalsvc.cli.common import print_json, refuse_unwritable, stdout_console, write_file
     from evalsvc.cli.deciding import decide_stored
     from evalsvc.gate import combine_exit_codes
     from evalsvc.policy import load_policy
+    from evalsvc.reports import to_junit, to_markdown
     from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
     from evalsvc.store.writer import save_decision
 
     rules = load_policy(policy)
+    refuse_unwritable(json_file, junit, markdown)
     with open_store(db) as store:
         base = resolve_arm(store, baseline)
         named = [resolve_arm(store, address) for address in candidate]
@@ -39,9 +49,16 @@ def gate(
                 store, base.id, arm.id, rules.sha256, decision.verdict, decision.exit_code, decision.to_json()
             )
     code = combine_exit_codes(decision.exit_code for decision in decisions)
+    documents = [decision.to_json() for decision in decisions]
+    document = {"schema": "evalsvc.gate/1", "exit_code": code, "decisions": documents}
+    if json_file:
+        write_file(json_file, dumps(document, indent=2, allow_nan=False) + "\n")
+    if junit:
+        write_file(junit, to_junit(decisions))
+    if markdown:
+        write_file(markdown, to_markdown(decisions))
     if json:
-        documents = [decision.to_json() for decision in decisions]
-        print_json({"schema": "evalsvc.gate/1", "exit_code": code, "decisions": documents})
+        print_json(document)
     else:
         from evalsvc.cli.tables import render_decisions
 
