@@ -8,6 +8,7 @@ import torch
 
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.precision import parse_plan
+from evalsvc.engine.requests import GenerateRequest, ScoreRequest
 from evalsvc.errors import ConfigError, EngineError
 from evalsvc.targets.embedded import EmbeddedTarget, kl_by_stage
 
@@ -125,6 +126,23 @@ def test_a_calibration_that_no_format_reads_is_refused(target, calibration, tiny
     spec = {"a": ArmSpec(parse_plan("w=fp8"), calibration)}
     with pytest.raises(ConfigError, match="remove the arm's `calibration`"):
         EmbeddedTarget(tiny_model, spec, threads=1, batch=8, kv_tokens=512, cache=None)
+
+
+def test_a_request_is_answered_once_by_each_arm_that_it_names(target):
+    made = target("w=bf16", "w=bf16 > w=int4:g32", "w=fp8")
+    requests = [
+        GenerateRequest(prompt="a prompt of some length", max_tokens=3, arms=("a", "b"), id="written"),
+        ScoreRequest(context="another", continuations=("x", "y"), arms=("c", "b"), id="scored"),
+    ]
+    answers = sorted((answer.id, answer.arm) for answer in made.submit(requests))
+    assert answers == [("scored", "b"), ("scored", "c"), ("written", "a"), ("written", "b")]
+    proofs = {arm: made.proof(arm)["prefill"] for arm in "abc"}
+    assert {arm: proof["shared_with"] for arm, proof in proofs.items()} == {"a": ["b"], "b": ["a"], "c": []}
+    written, scored = (len(made.engine.text.encode(text)) for text in ("a prompt of some length", "another"))
+    assert proofs["a"]["tokens_computed"] == proofs["b"]["tokens_computed"] == written + scored
+    assert proofs["c"]["tokens_computed"] == scored
+    with pytest.raises(ConfigError, match="name one of the arms a, b, c"):
+        list(made.submit([GenerateRequest(prompt="a", max_tokens=1)]))
 
 
 def test_one_by_one_or_together_the_distributions_are_equal_to_the_bit(target):
