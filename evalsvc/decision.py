@@ -36,6 +36,7 @@ class Row:
         through: Stage that was asked for the scored logits, in family rows; empty for generations.
         items: Items of the row, answered or not.
         n: Items scored in both arms; everything that follows is about these. Numbers are None when there are none.
+        method: Test and bound that decide.
         p: One-sided p against "no drop".
         p_adjusted: After Holm over the suites and the pooled row; None in family rows.
         interval: Two-sided at 1 - alpha.
@@ -57,6 +58,7 @@ class Row:
     baseline_right: int | None
     errors_baseline: int
     errors_candidate: int
+    method: str = ""
     drop: float | None = None
     p: float | None = None
     p_mid: float | None = None
@@ -92,7 +94,8 @@ class Row:
         if self.drop is None or self.upper is None or self.interval is None or self.p is None:
             return f"no item was scored in both arms, of {self.items:,}"
         low, high = (format_points(bound) for bound in self.interval)
-        test = "exact p" if self.clusters is None else f"p over {self.clusters} cluster{'s' * (self.clusters != 1)}"
+        name = "sign-flip p" if self.method.startswith("sign-flip") else "exact p"
+        test = name if self.clusters is None else f"p over {self.clusters} cluster{'s' * (self.clusters != 1)}"
         parts = [
             f"lost {self.lost:,}, gained {self.gained:,} of {self.n:,}",
             f"drop {format_points(self.drop)} points, {100 * (1 - alpha):g} % [{low}, {high}], "

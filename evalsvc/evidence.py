@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from evalsvc.decision import AAResult
 from evalsvc.engine.precision import FACTORS
@@ -59,16 +60,44 @@ def count_once(pairs: Iterable[Pair], differing: Sequence[str]) -> list[Pair]:
     return [next(found[through] for through in (*order, *found) if through in found) for found in rows.values()]
 
 
-def scored_values(pair: Pair) -> tuple[int, int] | None:
-    """The baseline's and the candidate's 0 or 1; None unless both arms scored the item so."""
+def average_repeats(pairs: Sequence[Pair]) -> list[Pair]:
+    """One pair an item and `through`: repeats are averaged inside the item, since a repeat is no further item.
+
+    A side is scored only when all its repeats are, in both arms alike; the first repeat gives all else.
+    """
+    groups: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[(pair.suite, pair.family, pair.item_id, pair.through)].append(pair)
+    return [members[0] if len(members) == 1 else _averaged(members) for members in groups.values()]
+
+
+def _averaged(members: Sequence[Pair]) -> Pair:
+    sides = {}
+    for role in ("baseline", "candidate"):
+        mine = [side for pair in members if (side := getattr(pair, role)) is not None]
+        if not mine:
+            sides[role] = None
+            continue
+        scored = [side.value for side in mine if side.status == "scored" and side.value is not None]
+        complete = len(scored) == len(members)
+        bad = next((side for side in mine if side.status != "scored"), mine[0])
+        mean = sum(scored) / len(scored) if complete else None
+        sides[role] = replace(mine[0], status="scored" if complete else bad.status, value=mean)
+        if not complete and bad.status == "scored":  # a repeat is missing
+            sides[role] = replace(sides[role], status="skipped")
+    return replace(members[0], **sides)
+
+
+def scored_values(pair: Pair) -> tuple[float, float] | None:
+    """The baseline's and the candidate's value from 0 to 1; None unless both arms scored the item so."""
     ours, theirs = _value(pair.baseline), _value(pair.candidate)
     return None if ours is None or theirs is None else (ours, theirs)
 
 
-def _value(side: Side | None) -> int | None:
-    if side is None or side.status != "scored" or side.value not in (0, 1):
+def _value(side: Side | None) -> float | None:
+    if side is None or side.status != "scored" or side.value is None or not 0 <= side.value <= 1:
         return None
-    return int(side.value)
+    return side.value
 
 
 def measure_pairs(pairs: Sequence[Pair], alpha: float, *, worst: bool = False) -> Measurement | None:
@@ -95,7 +124,7 @@ def measure_pairs(pairs: Sequence[Pair], alpha: float, *, worst: bool = False) -
 
 def check_aa(pairs: Sequence[Pair], address: str = "") -> AAResult | None:
     """Compares the baseline with its second run; None when no item can be paired."""
-    measured = measure_pairs(count_once(pairs, ()), alpha=0.05)
+    measured = measure_pairs(count_once(average_repeats(pairs), ()), alpha=0.05)
     if measured is None:
         return None
     return AAResult(
@@ -158,13 +187,13 @@ def _arm_faults(role: str, arm: ArmRecord, sides: list[Side | None], policy: Pol
 def _pair_faults(pairs: Sequence[Pair], policy: Policy) -> Iterator[str]:
     """One sentence a kind of fault, with how many items it has and the first of them."""
     found: dict[str, list[str]] = defaultdict(list)
-    seen = Counter((pair.suite, pair.item_id, pair.through) for pair in pairs)
+    seen = Counter((pair.suite, pair.item_id, pair.through, pair.repeat) for pair in pairs)
     for pair in pairs:
         name = f"{pair.suite}/{pair.item_id}" + (f" through {pair.through}" if pair.through else "")
         for kind in _kinds(pair, policy):
             found[kind].append(name)
-        if seen[(pair.suite, pair.item_id, pair.through)] > 1:
-            found["more than one answer (repeats are not averaged yet)"].append(name)
+        if seen[(pair.suite, pair.item_id, pair.through, pair.repeat)] > 1:
+            found["more than one answer of one repeat"].append(name)
     for kind, names in found.items():
         yield f"{kind}: {len(names):,} item{'s' * (len(names) != 1)}, first {names[0]}"
 
@@ -182,8 +211,8 @@ def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
         yield "unequal rendered tokens in the two arms (`rendering: may_differ` would accept them)"
     if len({ours.scoring_version, theirs.scoring_version} - {None}) > 1:
         yield "scored by unequal versions of the suite's rules in the two arms (start a new run)"
-    if any(side.status == "scored" and side.value not in (0, 1) for side in (ours, theirs)):
-        yield f"no 0/1 score of {pair.metric}"
+    if any(side.status == "scored" and _value(side) is None for side in (ours, theirs)):
+        yield f"no score of {pair.metric} between 0 and 1 (a metric in units of its own needs a margin in them)"
 
 
 def _error_faults(pairs: Sequence[Pair], policy: Policy) -> Iterator[str]:

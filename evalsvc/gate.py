@@ -8,6 +8,7 @@ from typing import Any
 from evalsvc.decision import AAResult, ArmFace, Decision, Row, combine_exit_codes, format_margin, format_points
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
+    average_repeats,
     check_aa,
     count_once,
     differing_factors,
@@ -85,8 +86,9 @@ def decide_gate(
     if same_arm:
         aa = check_aa(pairs, candidate.address)
     differing = differing_factors(baseline, candidate)
-    rows = _family_rows(pairs, differing, policy)
-    counted = _counted_by_suite(pairs, differing, rows)
+    averaged = average_repeats(pairs)
+    rows = _family_rows(averaged, differing, policy)
+    counted = _counted_by_suite(averaged, differing, rows)
     met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
     uncovered = tuple(factor for factor in differing if factor not in met)
 
@@ -212,9 +214,9 @@ def _counts(pairs: Sequence[Pair]) -> dict[str, Any]:
     return {
         "items": len(pairs),
         "n": len(values),
-        "lost": values.count((1, 0)),
-        "gained": values.count((0, 1)),
-        "baseline_right": sum(base for base, _ in values),
+        "lost": sum(base > cand for base, cand in values),
+        "gained": sum(base < cand for base, cand in values),
+        "baseline_right": sum(base == 1 for base, _ in values),
         "errors_baseline": sum(p.baseline is not None and p.baseline.status != "scored" for p in pairs),
         "errors_candidate": sum(p.candidate is not None and p.candidate.status != "scored" for p in pairs),
     }
@@ -223,7 +225,7 @@ def _counts(pairs: Sequence[Pair]) -> dict[str, Any]:
 def _with_numbers(row: Row, measured: Measurement | None) -> Row:
     if measured is None:
         return row
-    names = ("drop", "p", "p_mid", "lower", "upper", "interval", "newcombe", "clusters", "few_clusters")
+    names = ("method", "drop", "p", "p_mid", "lower", "upper", "interval", "newcombe", "clusters", "few_clusters")
     return replace(row, **{name: getattr(measured, name) for name in names})
 
 

@@ -31,9 +31,9 @@ class Clusters:
         return bool(np.all(self.sizes == 1))
 
 
-def gather_clusters(differences: Sequence[int], labels: Sequence[str]) -> Clusters:
+def gather_clusters(differences: Sequence[float], labels: Sequence[str]) -> Clusters:
     """Sums differences by label; an empty label means that the item stands alone."""
-    totals: dict[object, int] = {}
+    totals: dict[object, float] = {}
     sizes: dict[object, int] = {}
     for index, (difference, label) in enumerate(zip(differences, labels, strict=True)):
         key: object = label or index  # a str never equals an int, so a lone item shares with nobody

@@ -1,10 +1,11 @@
-"""What paired 0/1 outcomes say, before any margin is put to them."""
+"""What paired outcomes say, before any margin is put to them: 0 or 1 an item, or fractions between them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
+import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
@@ -16,6 +17,7 @@ from evalsvc.verdict.paired import (
     tango_lower,
     tango_upper,
 )
+from evalsvc.verdict.resample import mean_bounds, sign_flip_p
 
 FEW_CLUSTERS = 6
 
@@ -26,11 +28,12 @@ class Measurement:
 
     Attributes:
         n: Paired items.
-        lost: Items right in the baseline only.
-        gained: Items right in the candidate only.
+        lost: Items right in the baseline only; with fractions, items that are worse in the candidate.
+        gained: Items right in the candidate only; with fractions, items that are better there.
+        method: Test and bound that decide.
         p: One-sided p against "no drop", the one that decides.
         p_gain: The same in the other direction.
-        p_mid: Mid-p of independent items; decides nothing.
+        p_mid: Mid-p of independent 0/1 items; decides nothing.
         lower: One-sided lower bound of the drop at alpha.
         upper: One-sided upper bound of the drop at alpha.
         interval: Two-sided interval at level 1 - alpha, by the same rule as the bounds.
@@ -39,6 +42,8 @@ class Measurement:
         few_clusters: Fewer than 6: the result holds for these clusters (this prefix) and says little of others.
         baseline_right: Items right in the baseline; None when only lost and gained are known.
         cluster_error: Standard error of the drop over clusters, for planning; None where items are independent.
+        mean_drop: Of fractions; None for 0/1 outcomes.
+        baseline_upper: Upper bound of the baseline's mean, of fractions.
     """
 
     n: int
@@ -47,7 +52,7 @@ class Measurement:
     alpha: float
     p: float
     p_gain: float
-    p_mid: float
+    p_mid: float | None
     lower: float
     upper: float
     interval: tuple[float, float]
@@ -56,11 +61,14 @@ class Measurement:
     few_clusters: bool = False
     baseline_right: int | None = None
     cluster_error: float | None = None
+    method: str = "exact McNemar, Tango"
+    mean_drop: float | None = None
+    baseline_upper: float | None = None
 
     @property
     def drop(self) -> float:
-        """Observed drop, `(lost - gained) / n`."""
-        return (self.lost - self.gained) / self.n
+        """Observed drop: `(lost - gained) / n`, or the mean difference of fractions."""
+        return (self.lost - self.gained) / self.n if self.mean_drop is None else self.mean_drop
 
     @property
     def discordance(self) -> float:
@@ -107,7 +115,7 @@ def measure_counts(
 
 
 def measure(
-    baseline: Sequence[int], candidate: Sequence[int], clusters: Sequence[str] | None = None, *, alpha: float = 0.05
+    baseline: Sequence[float], candidate: Sequence[float], clusters: Sequence[str] | None = None, *, alpha: float = 0.05
 ) -> Measurement:
     """Measures paired items, by the clustered rule where some share a cluster.
 
@@ -115,12 +123,17 @@ def measure(
     bound, and Tango's at the effective number of items (`_effective`). Items that all share one cluster are compared
     as independent given that cluster (between clusters nothing was seen at all), and marked `few_clusters`.
 
+    Where a value lies between 0 and 1 (partial credit, a mean over repeats) the p is that of sign-flips and the bound
+    t's, or the BCa bootstrap's under 30 items or clusters (`resample`). The draws are the same each time.
+
     Args:
-        baseline: 0 or 1 per item.
-        candidate: 0 or 1 per item, in the same order.
+        baseline: From 0 to 1 per item.
+        candidate: As `baseline`, in the same order.
         clusters: Label per item, empty where the item stands alone; None when all do.
         alpha: Error rate of each direction.
     """
+    if any(value not in (0, 1) for value in (*baseline, *candidate)):
+        return _measure_fractions(baseline, candidate, clusters or [""] * len(baseline), alpha)
     differences = [int(b) - int(c) for b, c in zip(baseline, candidate, strict=True)]
     lost, gained = differences.count(1), differences.count(-1)
     alone = measure_counts(lost, gained, len(differences), alpha=alpha, baseline_right=sum(map(int, baseline)))
@@ -128,6 +141,7 @@ def measure(
     if groups.independent:
         return alone
     fields = {**vars(alone), "clusters": groups.count, "few_clusters": groups.count < FEW_CLUSTERS}
+    fields["method"] += " and t on cluster totals" if groups.count > 1 else ""
     if groups.count > 1:
         lower, upper = cluster_bounds(groups, alpha)
         wide_lower, wide_upper = cluster_bounds(groups, alpha / 2)
@@ -144,6 +158,42 @@ def measure(
             "cluster_error": _standard_error(groups),
         }
     return Measurement(**fields)
+
+
+def _measure_fractions(
+    baseline: Sequence[float], candidate: Sequence[float], clusters: Sequence[str], alpha: float
+) -> Measurement:
+    values = np.array([baseline, candidate], dtype=float)
+    if not len(baseline) or not bool(((values >= 0) & (values <= 1)).all()):
+        raise ValueError("values of paired items lie between 0 and 1")
+    differences = values[0] - values[1]
+    groups = gather_clusters(differences.tolist(), clusters)
+    if groups.count == 1:  # one prefix: its items are compared given that prefix
+        groups = Clusters(differences, np.ones(len(differences)))
+    rng = np.random.default_rng(len(differences))
+    lower, upper, method = mean_bounds(groups.totals, groups.sizes, alpha, rng, reach=1.0)
+    wide_lower, wide_upper, _ = mean_bounds(groups.totals, groups.sizes, alpha / 2, rng, reach=1.0)
+    labels = {label or str(i) for i, label in enumerate(clusters)}
+    clustered = len(labels) < len(differences)
+    return Measurement(
+        n=len(differences),
+        lost=int((differences > 0).sum()),
+        gained=int((differences < 0).sum()),
+        alpha=alpha,
+        p=sign_flip_p(groups.totals, rng),
+        p_gain=sign_flip_p(-groups.totals, rng),
+        p_mid=None,
+        lower=max(lower, -1.0),
+        upper=min(upper, 1.0),
+        interval=(max(wide_lower, -1.0), min(wide_upper, 1.0)),
+        newcombe=None,
+        clusters=len(labels) if clustered else None,
+        few_clusters=clustered and len(labels) < FEW_CLUSTERS,
+        cluster_error=_standard_error(groups) if groups.count > 1 else None,
+        method=f"sign-flip, {method}",
+        mean_drop=float(differences.mean()),
+        baseline_upper=min(1.0, mean_bounds(values[0], np.ones(len(differences)), alpha, rng, reach=1.0)[1]),
+    )
 
 
 def _effective(
@@ -196,6 +246,8 @@ def more_items(measured: Measurement, margin: float, *, p_factor: float = 1.0, l
 
 def _would_decide(measured: Measurement, margin: float, n: int, p_factor: float) -> bool:
     scale = n / measured.n
+    if measured.mean_drop is not None:
+        return _would_decide_by_t(measured, margin, scale, p_factor)
     lost, gained = measured.lost * scale, measured.gained * scale
     p = mcnemar_exact(round(lost), round(gained))
     upper = tango_upper(lost, gained, n, measured.alpha)
@@ -205,3 +257,11 @@ def _would_decide(measured: Measurement, margin: float, n: int, p_factor: float)
         p = max(p, float(student.sf(measured.drop / error, freedom)))
         upper = max(upper, measured.drop + float(student.isf(measured.alpha, freedom)) * error)
     return upper <= margin or p * p_factor < measured.alpha
+
+
+def _would_decide_by_t(measured: Measurement, margin: float, scale: float, p_factor: float) -> bool:
+    if not measured.cluster_error:
+        return False
+    error = measured.cluster_error / sqrt(scale)
+    upper = measured.drop + float(norm.isf(measured.alpha)) * error
+    return upper <= margin or float(norm.sf(measured.drop / error)) * p_factor < measured.alpha

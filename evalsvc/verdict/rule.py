@@ -53,7 +53,8 @@ def decide(
     p = measured.p if p_adjusted is None else p_adjusted
     alpha, right, n = measured.alpha, measured.baseline_right, measured.n
     saturated = right == n and measured.lost == 0
-    if chance is not None and right is not None and accuracy_upper(right, n, alpha) <= chance + margin:
+    best = measured.baseline_upper if right is None else accuracy_upper(right, n, alpha)
+    if chance is not None and best is not None and best <= chance + margin:
         return Verdict(word="INVALID", margin=margin, p=p, floor=True)
     if measured.upper <= margin:
         return Verdict(word="PASS", margin=margin, p=p, drop_detected=p < alpha, saturated=saturated)

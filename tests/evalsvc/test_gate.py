@@ -219,10 +219,10 @@ INVALID = {
     ),
     "present in the baseline only": ([*GOOD[1:], replace(GOOD[0], candidate=None)], KV8),
     "present in the candidate only": ([*GOOD[1:], replace(GOOD[0], baseline=None)], KV8),
-    "more than one answer": ([*GOOD, replace(GOOD[0], repeat=1)], KV8),
-    "no 0/1 score of exact": (edited(GOOD, 3, "candidate", value=0.5), KV8),
-    "no 0/1 score": (edited(GOOD, 3, "candidate", value=float("nan")), KV8),
-    "0/1 score": (edited(GOOD, 3, "candidate", value=None), KV8),
+    "more than one answer of one repeat": ([*GOOD, GOOD[0]], KV8),
+    "no score of exact between 0 and 1": (edited(GOOD, 3, "candidate", value=1.5), KV8),
+    "no score of exact": (edited(GOOD, 3, "candidate", value=float("nan")), KV8),
+    "in units of its own needs a margin": (edited(GOOD, 3, "candidate", value=None), KV8),
     "unfinished": (GOOD, replace(KV8, status="running")),
     "holds 200 of 201 samples": (GOOD, replace(KV8, expected=201)),
     "does not match its plan": (GOOD, replace(KV8, proof_status="mismatched")),
@@ -395,3 +395,45 @@ def test_the_gate_needs_neither_torch_nor_a_database():
     code = "import sys, evalsvc.gate; print([m for m in ('torch', 'sqlalchemy', 'lm_eval') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def repeated(pairs, repeats):
+    """Each item answered several times; `repeats` gives the candidate's value of each repeat of item i."""
+    return [
+        replace(one, repeat=r, candidate=replace(one.candidate, value=value))
+        for i, one in enumerate(pairs)
+        for r, value in enumerate(repeats(i))
+    ]
+
+
+def test_repeats_are_averaged_inside_the_item_and_are_no_further_items():
+    once, thrice = suite("tasks", 80), repeated(suite("tasks", 80), lambda i: [1.0, 1.0, 1.0] if i >= 20 else [0.0] * 3)
+    assert row(decide(thrice), "pooled").n == row(decide(once), "pooled").n == 80
+    assert row(decide(thrice), "pooled").upper == row(decide(once), "pooled").upper
+
+
+def test_fractions_are_tested_by_sign_flips():
+    half = repeated(suite("tasks", 80), lambda i: [0.0, 0.0] if i < 20 else [1.0, 0.0] if i < 60 else [1.0, 1.0])
+    decision = decide(half)
+    pooled = row(decision, "pooled")
+    assert (decision.verdict, decision.severity) == ("REGRESSED", "beyond margin")
+    assert pooled.method == "sign-flip, t" and pooled.drop == pytest.approx(0.25) and pooled.lost == 40
+    assert "sign-flip p" in decision.sentence
+    quiet = repeated(suite("tasks", 400), lambda i: [0.0, 0.0] if i < 100 else [1.0, float(i % 50 > 0)])
+    assert decide(quiet).verdict == "PASS"
+
+
+def test_an_item_whose_repeat_is_missing_counts_as_unanswered():
+    pairs = repeated(suite("tasks", 80), lambda i: [1.0, 1.0] if i >= 20 else [0.0, 0.0])
+    broken = [replace(p, candidate=None) if (p.item_id, p.repeat) == ("f5", 1) else p for p in pairs]
+    assert any("present in the baseline only" in reason for reason in decide(broken).reasons)
+    errors = [replace(p, candidate=side(None)) if (p.item_id, p.repeat) == ("f50", 1) else p for p in pairs]
+    assert row(decide(errors), "pooled").n == 79
+
+
+def test_a_baseline_of_fractions_at_chance_is_invalid():
+    pairs = [
+        replace(p, chance=0.55, baseline=replace(p.baseline, value=0.5), candidate=replace(p.candidate, value=0.25))
+        for p in suite("tasks", 80)
+    ]
+    assert decide(pairs).verdict == "INVALID"
