@@ -1,6 +1,7 @@
 """Tiny random models on disk, and engines over them whose pools start as NaN."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import (
 )
 
 from evalsvc.engine.engine import Engine
+from evalsvc.engine.requests import GenerateRequest, GenerateResult, ScoreRequest, ScoreResult
 
 VOCABULARY = 288
 SHAPE: dict[str, Any] = {
@@ -223,3 +225,80 @@ def token_ids(count: int, seed: int = 0) -> list[int]:
 def ids() -> Callable[..., list[int]]:
     """`ids(count, seed)`: random token ids."""
     return token_ids
+
+
+GROUP = {"same": "w=bf16", "kv": "w=bf16 > kv=fp8", "other": "w=fp8"}
+UNEQUAL = "w=bf16,kv=bf16 > w=bf16,kv=fp8"  # its hand-off quantizes again
+
+
+def keep(outcomes: Iterable) -> dict[tuple, tuple]:
+    """By id, arm and sample everything of results that must not hang on their company; a failure raises."""
+    found = {}
+    for outcome in outcomes:
+        if isinstance(outcome, GenerateResult):
+            said = outcome.text, outcome.token_ids, outcome.logprobs, outcome.finish_reason
+        else:
+            assert isinstance(outcome, ScoreResult), outcome
+            said = outcome.logprobs, outcome.greedy, outcome.tokens, outcome.divergences
+        found[outcome.id, outcome.arm, getattr(outcome, "sample", 0)] = said
+    return found
+
+
+@pytest.fixture(scope="session")
+def kept() -> Callable[..., dict[tuple, tuple]]:
+    """`kept(outcomes)`: see `keep`."""
+    return keep
+
+
+@pytest.fixture(scope="session")
+def answers() -> Callable[..., dict[tuple, tuple]]:
+    """`answers(engine, requests)`: what `keep` keeps of them."""
+    return lambda engine, requests: keep(engine.answer(requests))
+
+
+@pytest.fixture(scope="session")
+def unequal() -> str:
+    """The plan of `alone`."""
+    return UNEQUAL
+
+
+@pytest.fixture(scope="session")
+def arms() -> dict[str, str]:
+    """Plans of three arms, two of which share a prefill stage; `alone` knows them."""
+    return GROUP
+
+
+@pytest.fixture(scope="module")
+def alone(serve: Callable[..., Engine]) -> Callable[..., dict[tuple, tuple]]:
+    """`alone(requests)`: the answers of each asked alone, of caches that know nothing; where it names arms, theirs."""
+    engines = {False: serve("llama", UNEQUAL, max_batch=1), True: serve("llama", plans=GROUP, max_batch=1)}
+
+    def ask(requests: Any) -> dict[tuple, tuple]:
+        found = {}
+        for request in requests:
+            engine = engines[bool(request.arms)]
+            for name in engine.specs:
+                for stage in (engine.arm(name).prefill, engine.arm(name).decode):
+                    stage.cache.drop_all()
+            found |= keep(engine.answer([replace(request, deadline_s=None)]))
+        return found
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def mixed() -> Callable[..., list]:
+    """`mixed(seed)`: a request of each kind, which begins as those of every other seed do."""
+    shared = token_ids(24, 99)
+
+    def make(seed: int, size: int = 12) -> list:
+        context = [*shared, *token_ids(9, seed)]
+        continuations = ([7], [7, 8], token_ids(size, seed + 1))
+        return [
+            GenerateRequest(prompt=context, max_tokens=size, logprobs=1, id=f"g{seed}"),
+            GenerateRequest(prompt=context[:17], max_tokens=size, temperature=1.2, seed=seed, n=2, id=f"n{seed}"),
+            ScoreRequest(context=context, continuations=continuations, id=f"p{seed}", top_logprobs=1),
+            ScoreRequest(context=context, continuations=continuations, through="decode", id=f"d{seed}"),
+        ]
+
+    return make
