@@ -16,6 +16,7 @@ from transformers import LlamaConfig
 
 from evalsvc.engine.checkpoint.base import StoredTensor
 from evalsvc.engine.checkpoint.directory import ModelDirectory
+from evalsvc.engine.engine import Engine
 from evalsvc.engine.linear import PlanLinear
 from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.quantize import quantize
@@ -98,6 +99,35 @@ def test_a_tied_head_that_is_in_the_files_too_must_be_the_embedding(model):
 def test_a_head_of_its_own_is_not_the_embedding(tiny):
     held = parameters(weights(tiny("llama"), "w=bf16"))
     assert held[HEAD].data_ptr() != held[EMBEDDING].data_ptr()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+@pytest.mark.parametrize("plan", ["w=int4:g32:asym:lm_head", "w=fp8:w8a16:lm_head", "w=fp8:lm_head"])
+def test_a_head_that_is_asked_is_packed_and_the_embedding_stays(tiny, name, plan):
+    """qwen2's is tied: it is packed from the embedding, which itself is still held as it is."""
+    files = load_file(tiny(name) / "model.safetensors")
+    held = weights(tiny(name), plan)
+    assert len(held.linears) == 2 * 7 + 1
+    source = files[HEAD] if HEAD in files else files[EMBEDDING].bfloat16()
+    packed = quantize(source, held.fmt, "lm_head")
+    assert not isinstance(packed, Tensor)
+    for mine, theirs in zip(held.linears["lm_head"].packed_tensors(), packed.tensors(), strict=True):
+        assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
+    left = parameters(held)
+    assert HEAD not in left and torch.equal(left[EMBEDDING], files[EMBEDDING].bfloat16())
+    assert held.model.get_submodule("lm_head") is held.linears["lm_head"]
+
+
+@pytest.mark.parametrize("plan", ["w=int4:g32:sym", "w=fp8:w8a16"])
+def test_logits_come_from_the_packed_head(tiny, ids, plan):
+    """The bits of the same linears under a bf16 head that holds what the packed one decodes to."""
+    plain, quantized = (Engine.load(tiny("llama"), p, kv_tokens=64) for p in (plan, f"{plan}:lm_head"))
+    before, after = plain.logits(ids(20)), quantized.logits(ids(20))
+    head = quantized.arm().prefill.weights.linears["lm_head"].packed
+    assert not isinstance(head, Tensor)
+    model = plain.arm().prefill.weights.model
+    model.get_submodule("lm_head").weight = torch.nn.Parameter(head.dequantize().bfloat16(), requires_grad=False)
+    assert torch.equal(plain.logits(ids(20)), after) and not torch.equal(before, after)
 
 
 def test_formats_of_one_compute_type_share_embeddings_norms_and_head_and_no_linear(tiny):
