@@ -44,6 +44,7 @@ HANDED = {
 HANDED |= {f"{name} > bf16": f"kv={FORMATS[name]} > kv=bf16" for name in ("fp8 tensor", "int8 token-head")}
 HANDED |= {
     "fp8 head > fp8 tensor": "kv=fp8:head:calibrated > kv=fp8:tensor:calibrated",
+    "fp8 head > fp8 given": "kv=fp8:head:calibrated > kv=fp8:head:given",
     "int8 tensor > fp8 given": "kv=int8:tensor:calibrated > kv=fp8:head:given",
     "fp8 token-head > int8 token-head": "kv=fp8 > kv=int8",
 }
@@ -52,11 +53,11 @@ EVERY_WAY = (
     "bf16 > fp8 token-head",
     "bf16 > int8 tensor",
     "int8 token-head > bf16",
-    "fp8 head > fp8 tensor",
+    "fp8 head > fp8 given",
     "int8 tensor > fp8 given",
 )
 LONG = 160
-QUICK = ("fp8 token-head", "fp8 head", "int8 tensor", "bf16 > int8 tensor", "fp8 head > fp8 tensor")
+QUICK = ("fp8 token-head", "fp8 head", "int8 tensor", "bf16 > int8 tensor", "fp8 head > fp8 given")
 EOS = 1
 PROMPTS = ("the end of the beginning", "0123456789", "some other text\nof two lines")
 
@@ -320,7 +321,7 @@ def test_in_a_batch(cold, engine_of, asked, nothing_held):
 
 
 def test_after_a_prefix_hit(cold, engine_of, asked):
-    """The same prompts again, and longer ones that begin alike: of whole pages and of parts of one."""
+    """The same prompts again: two whole pages of each long one, and all but the last token of the page of another."""
     engine = engine_of(cold[0])
     answers(engine, [replace(one, max_tokens=1) for one in asked])
     before = engine.proof()["prefix_cache"]["hit_tokens"]
