@@ -30,6 +30,20 @@ def judge(counted: Mapping[str, list[Pair]], policy: Policy, *, worst: bool = Fa
         found = measure_pairs(members, policy.alpha, worst=worst)
         if found is not None:
             measured[key] = found
+    chance = {key: sum(pair.chance for pair in groups[key]) / len(groups[key]) for key in measured}
+    return judge_measured(measured, policy, chance)
+
+
+def judge_measured(
+    measured: Mapping[str, Measurement], policy: Policy, chance: Mapping[str, float] | None = None
+) -> dict[str, Judged]:
+    """Decides the pooled row (under `POOLED`) and each suite, with Holm over all of them.
+
+    Args:
+        measured: By suite, and the pooled row's.
+        policy: Margins and alpha.
+        chance: Mean proportion that guessing gets right, for the floor rule; None leaves it out.
+    """
     family = list(measured)
     if len(family) == 2:  # one suite: the pooled row is the same test, not a second one
         adjusted = {key: measured[key].p for key in family}
@@ -38,8 +52,8 @@ def judge(counted: Mapping[str, list[Pair]], policy: Policy, *, worst: bool = Fa
     judged = {}
     for key, found in measured.items():
         margin = policy.margin if key == POOLED else policy.guard(key)
-        chance = sum(pair.chance for pair in groups[key]) / len(groups[key])
-        judged[key] = Judged(measured=found, verdict=decide(found, margin, p_adjusted=adjusted[key], chance=chance))
+        guess = None if chance is None else chance[key]
+        judged[key] = Judged(measured=found, verdict=decide(found, margin, p_adjusted=adjusted[key], chance=guess))
     return judged
 
 
@@ -66,10 +80,10 @@ def release(
     if faults:
         return Outcome(word="INVALID", reasons=faults)
     words = {key: judged.verdict.word for key, judged in seen.items()}
-    word = _release_word(words, policy)
+    word = release_word(words, policy)
     guards = [key for key in words if key != POOLED and rows[key].verdict == "INCONCLUSIVE"]
     notes = [f"guard not proven: {rows[key].label} ({format_points(rows[key].upper or 1.0)})" for key in guards]
-    imputed = _release_word({key: judged.verdict.word for key, judged in worst.items()}, policy)
+    imputed = release_word({key: judged.verdict.word for key, judged in worst.items()}, policy)
     if word != "INVALID" and imputed != word:
         reason = f"items without an answer could change the verdict from {word} to {imputed}"
         return Outcome(word="INCONCLUSIVE", reasons=[reason], notes=notes)
@@ -87,7 +101,8 @@ def release(
     )
 
 
-def _release_word(words: Mapping[str, str], policy: Policy) -> str:
+def release_word(words: Mapping[str, str], policy: Policy) -> str:
+    """The release's word from those of the pooled row (under `POOLED`) and the suites."""
     suites = [word for key, word in words.items() if key != POOLED]
     everything = [words[POOLED], *suites]
     if "REGRESSED" in everything:
