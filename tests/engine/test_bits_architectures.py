@@ -61,4 +61,4 @@ def test_chunks_change_no_bit(alone, serve, asked, chunk):
 def test_preemption_changes_no_bit(alone, serve, asked):
     engine = serve(*alone[0], kv_tokens=12 * 16)
     assert answers(engine, asked) == alone[1]
-    assert engine.stats()["preemptions"] > 0
+    assert engine.arm().decode.work.tokens > len(asked) * (WRITTEN - 1)  # some went through decode again

@@ -23,7 +23,7 @@ def served(architecture, serve, reference):
         with torch.no_grad():
             return model(torch.tensor([tokens])).logits[0].log_softmax(dim=-1)
 
-    return serve(architecture, "w=fp32,kv=fp32", kv_tokens=POOL, chunk=40), distributions
+    return serve(architecture, "w=fp32,kv=fp32", kv_tokens=POOL), distributions
 
 
 def hits(engine) -> int:
@@ -37,7 +37,8 @@ def test_preempted_answers_equal_transformers(served, ids, nothing_held):
         GenerateRequest(prompt=prompt, max_tokens=WRITTEN, logprobs=0, id=name) for name, prompt in prompts.items()
     ]
     answers = list(engine.generate(requests))
-    assert engine.stats()["preemptions"] > 0
+    fed = sum(len(answer.token_ids) - 1 for answer in answers)
+    assert engine.arm().decode.work.tokens > fed  # some went through decode again
     assert sorted(answer.id for answer in answers) == sorted(prompts)
     for answer in answers:
         assert isinstance(answer, GenerateResult)
