@@ -50,7 +50,7 @@ class Writer:
         self._kept = ""
         self._tail = ""
         self._whole = len(self._base)
-        self._byte_run = _is_byte(text.piece(last_prompt_id))
+        self._byte_run = False
         self._final = 0
         self._shown = 0
         special = text.special_tokens if self._stop else {}
@@ -95,12 +95,11 @@ class Writer:
         """
         self._write()
         end = len(self._kept) + len(self._tail) if self.ended else self._final - self._held_back()
-        start, self._shown = self._shown, max(end, self._shown)
-        return self._slice(start)[: self._shown - start]
+        start, self._shown = self._shown, end
+        return self._slice(start)[: end - start]
 
     def finish(self) -> str:
         """Ends the answer where it stands; its whole text."""
-        self._write()
         self.ended = True
         return self.text
 

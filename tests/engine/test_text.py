@@ -34,6 +34,7 @@ def chat() -> Text:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(symbol, special=True) for symbol in symbols[:4]])
+    core.add_tokens([AddedToken("<think>", special=False)])
     core.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>")
     tokenizer.chat_template = TEMPLATE
@@ -42,7 +43,7 @@ def chat() -> Text:
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
-    "{% if m.role == 'narrator' %}{{ raise_exception('no role ' + m.role) }}{% endif %}"
+    "{% if m.role == 'narrator' %}{{ raise_exception('no role ' + m.role + '\nnone') }}{% endif %}"
     "<|user|>{{ m.role }}:{{ m.content + '' }}<|end|>{% endfor %}"
     "{% if tools %}{{ tools[0].name }}{% endif %}{% if add_generation_prompt %}A:{% endif %}"
 )
@@ -53,6 +54,11 @@ USER = {"role": "user", "content": "hi é"}
 def test_a_text_begins_with_the_beginning_of_sequence_once(chat, prompt):
     ids = chat.encode(prompt)
     assert ids[0] == 0 and ids.count(0) == 1
+
+
+def test_a_beginning_of_sequence_without_a_spelling_stands_at_the_start_of_no_text(chat):
+    chat.tokenizer.bos_token = ""
+    assert chat.encode("a")[0] == 0
 
 
 def test_a_beginning_of_sequence_that_the_tokenizer_never_writes_is_not_made_up(text):
@@ -73,6 +79,11 @@ def test_messages_are_the_templates_text_up_to_the_answer(chat):
     assert ids.count(0) == 1 and ids.count(2) == 4
 
 
+def test_an_empty_message_is_a_message(chat):
+    spelt = "<bos><|user|>system:<|end|><|user|>user:hi é<|end|>A:"
+    assert chat.tokenizer.decode(chat.render([{"role": "system", "content": ""}, USER])) == spelt
+
+
 def test_only_the_template_says_where_a_beginning_of_sequence_stands(chat):
     chat.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     assert chat.render([USER]) == chat.encode("hi é")[1:]
@@ -83,6 +94,7 @@ def test_tools_reach_a_template_that_takes_them_and_are_refused_by_another(chat)
     assert chat.tokenizer.decode(with_tools) == "<bos><|user|>user:hi é<|end|>lookA:"
     assert chat.render([USER], tools=[]) == chat.render([USER])
     chat.tokenizer.chat_template = "{{ messages[0].content }}"
+    assert chat.tokenizer.decode(chat.render([USER], tools=[])) == "hi é"
     with pytest.raises(EngineError, match="takes no tools"):
         chat.render([USER], tools=[{"name": "look"}])
 
@@ -191,6 +203,7 @@ def test_a_character_of_several_tokens_before_the_answer_or_in_it_is_no_trouble(
     assert len(ids) == 4
     assert text.decode(ids[0], ids[1:]) == "€"
     assert text.decode(ids[-1], text.encode(" the€")) == " the€"
+    assert text.decode(ids[1], ids[2:]) == "\ufffd\ufffd"
 
 
 def steps(*parts):
@@ -211,6 +224,10 @@ LOCAL = {
     "strips the end of bytes": (steps(decoders.ByteLevel(), decoders.Strip(" ", 0, 1)), False),
     "replaces across tokens": (steps(decoders.Fuse(), decoders.Replace("ab", "c")), False),
     "cleans up the whole": (steps(decoders.Fuse(), decoders.WordPiece()), False),
+    "strips, then cleans up the whole": (
+        steps(decoders.Fuse(), decoders.Strip(" ", 1, 0), decoders.WordPiece()),
+        False,
+    ),
     "merges repeats": (decoders.CTC("a"), False),
     "suffix": (decoders.BPEDecoder("</w>"), False),
 }
@@ -235,6 +252,13 @@ def test_pieces_are_the_vocabularys_and_none_for_what_leaves_no_text(text):
     assert [text.piece(i) for i in text.encode(" the")] == ["Ġthe"]
     assert text.piece(0) is None and text.piece(10**6) is None
     assert text.special_tokens == {0: "<bos>", 1: "<eos>"}
+
+
+def test_an_added_token_that_is_not_special_is_text(chat):
+    ids = chat.encode("a<think>")[1:]
+    assert len(ids) == 2
+    assert chat.piece(ids[1]) == "<think>" and ids[1] not in chat.special_tokens
+    assert chat.decode(0, ids) == "a<think>"
 
 
 @pytest.mark.parametrize(

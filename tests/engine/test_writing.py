@@ -270,6 +270,7 @@ def pieces_shown(text: Text, pieces: list[str], stop: tuple[str, ...]) -> list[s
         (["a", "<|tool|>", "b", "c"], ("<|tool|>bc",), ["a", "", "", ""]),
         (["a", "b", "<|tool|>", "c"], ("x<|tool|>",), ["a", "b", "", "c"]),
         (["é", "<0xC3>", "<0xA9>", "b"], (), ["é", "", "", "éb"]),
+        (["<0xC3>", "<0xA9>", "<s>", "<0xFF>", "b"], (), ["", "", "", "", OPEN * 3 + "b"]),
         (["<0xC3>", "<0xA9>", "<0xC3>", "b"], (), ["", "", "", OPEN * 3 + "b"]),
     ],
 )
@@ -325,11 +326,12 @@ def test_a_decoder_that_changes_earlier_text_shows_its_answer_at_the_end(texts, 
     "pieces", [["▁the"], ["a", "<s>"], ["<0xE2>", "b"], [OPEN], ["<0xC3>", "<0xA9>", "c", "▁"]], ids=str
 )
 @pytest.mark.parametrize("kind", ["llama", "gemma", "metaspace", "wordpiece"])
-def test_a_token_costs_a_window_and_not_the_answer(texts, monkeypatch, kind, pieces):
+@pytest.mark.parametrize("stop", [(), ("zzz",)])
+def test_a_token_costs_a_window_and_not_the_answer(texts, monkeypatch, kind, pieces, stop):
     text = texts[kind]
     decoded, plain = [], text.plain
     monkeypatch.setattr(text, "plain", lambda ids: decoded.append(len(ids)) or plain(ids), raising=False)
-    writer = Writer(text, ids_of(text, "b")[0], ("zzz",))
+    writer = Writer(text, ids_of(text, "b")[0], stop)
     for token in ids_of(text, *pieces) * (600 // len(pieces)):
         writer.push(token)
         writer.settled()
