@@ -88,6 +88,112 @@ def test_a_beginning_that_is_known_is_not_computed_again_and_changes_nothing(ser
     assert warm.proof()["prefill"]["tokens_computed"] - before == len(prompt) - hits
 
 
+# -- samples, seeds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn(serve):
+    """An engine in which samples of one prompt differ."""
+    return serve("llama", "w=bf16,kv=bf16 > w=bf16,kv=fp8", max_batch=8)
+
+
+def samples(engine, **fields) -> dict[int, tuple]:
+    request = GenerateRequest(**({"max_tokens": 10, "temperature": 1.5, "seed": 3, "logprobs": 1} | fields))
+    return {a.sample: (a.token_ids, a.text, a.logprobs) for a in engine.generate([request])}
+
+
+def test_samples_come_from_one_prefill_and_differ(drawn, ids):
+    prompt = ids(40, 1)
+    before = drawn.arm().prefill.work.tokens
+    four = samples(drawn, prompt=prompt, n=4)
+    assert drawn.arm().prefill.work.tokens - before == 40
+    assert sorted(four) == [0, 1, 2, 3]
+    assert len({tokens for tokens, *_ in four.values()}) == 4
+
+
+def test_a_sample_is_the_same_however_many_are_drawn(drawn, ids):
+    prompt = ids(33, 2)
+    four = samples(drawn, prompt=prompt, n=4)
+    assert samples(drawn, prompt=prompt) == {0: four[0]}
+    assert samples(drawn, prompt=prompt, n=11).items() >= four.items()  # more than run side by side
+
+
+def test_a_seed_decides_the_draw_and_nothing_else_does(drawn, ids):
+    prompt = ids(20, 3)
+    one, again, other = (samples(drawn, prompt=prompt, seed=seed)[0] for seed in (5, 5, 6))
+    assert one == again != other
+    crowd = [GenerateRequest(prompt=ids(n, n), max_tokens=15, temperature=2.0, seed=5, id=str(n)) for n in range(5, 12)]
+    asked = GenerateRequest(prompt=prompt, max_tokens=10, temperature=1.5, seed=5, logprobs=1, id="asked")
+    for requests in ([asked, *crowd], [*crowd, asked]):
+        found = next(a for a in drawn.generate(requests) if a.id == "asked")
+        assert (found.token_ids, found.text, found.logprobs) == one
+
+
+def test_greedy_samples_are_all_the_greedy_answer(drawn, ids):
+    found = samples(drawn, prompt=ids(20, 3), n=3, temperature=0.0)
+    assert len(set(found.values())) == 1
+
+
+# -- log-probabilities -------------------------------------------------------------------------------------------------
+
+
+def test_logprobs_are_the_softmax_of_the_logits_at_each_token(engine, ids):
+    """fp32: against this engine's own logits of prompt and answer, computed at once."""
+    prompt = ids(21, 4)
+    answer = ask(engine, prompt, 12, logprobs=4)
+    rows = engine.logits([*prompt, *answer.token_ids[:-1]])[len(prompt) - 1 :].double().log_softmax(-1)
+    assert [entry.token for entry in answer.logprobs] == list(answer.token_ids)
+    for entry, row in zip(answer.logprobs, rows, strict=True):
+        assert entry.logprob == pytest.approx(float(row[entry.token]), abs=1e-4)
+        best = row.topk(4)
+        assert [token for token, _ in entry.top] == best.indices.tolist()
+        assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert entry.top[0] == (entry.token, entry.logprob)  # greedy: what was written is the likeliest
+
+
+def test_logprobs_are_the_models_own_and_not_the_filtered_ones(drawn, ids):
+    """A token drawn at a high temperature from two is still named with its probability among all."""
+    answer = ask(drawn, ids(20, 6), 12, temperature=50.0, top_k=2, logprobs=2, seed=1)
+    for entry in answer.logprobs:
+        assert (entry.token, entry.logprob) in entry.top
+        assert entry.logprob < -1e-3 and sum(torch.tensor([v for _, v in entry.top]).exp()) < 1
+    assert any(entry.token != entry.top[0][0] for entry in answer.logprobs)
+
+
+def test_logprobs_of_nothing_else_name_no_other_token(engine, ids):
+    none, own = ask(engine, ids(9), 4), ask(engine, ids(9), 4, logprobs=0)
+    assert none.logprobs is None
+    assert [entry.top for entry in own.logprobs] == [()] * 4 and own.token_ids == none.token_ids
+
+
+# -- stop strings, conversations ---------------------------------------------------------------------------------------
+
+
+def test_of_many_stop_strings_the_one_that_comes_first_ends_the_answer(engine, ids):
+    free = next(a for n in range(40) if len((a := ask(engine, ids(5, n), 10, id=str(n))).text) > 8)
+    stop = free.text[5:7]
+    many = tuple(f"never {n} comes" for n in range(2000))
+    cut = ask(engine, ids(5, int(free.id)), 10, stop=(*many, free.text[7:8], stop))
+    assert (cut.finish_reason, cut.text) == ("stop", free.text[: min(free.text.index(stop), free.text.index(stop[-1]))])
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }};{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+def test_messages_are_the_text_that_the_chat_template_makes_of_them(engine, monkeypatch):
+    monkeypatch.setattr(engine.text.tokenizer, "chat_template", TEMPLATE)
+    messages = [{"role": "system", "content": "the end"}, {"role": "user", "content": "then"}]
+    asked, written = ask(engine, messages), ask(engine, "s:the end;u:then;a:")
+    assert (asked.token_ids, asked.prompt_sha256) == (written.token_ids, written.prompt_sha256)
+    assert asked.prompt_tokens == len(engine.text.encode("s:the end;u:then;a:"))
+
+
+# -- what cannot be answered -------------------------------------------------------------------------------------------
+
+
 BAD = {
     "empty": ({"prompt": ""}, "bad_request", "empty"),
     "no ids": ({"prompt": []}, "bad_request", "empty"),
@@ -97,6 +203,19 @@ BAD = {
     "negative id": ({"prompt": [-1]}, "bad_request", "token id -1"),
     "surrogate": ({"prompt": "a\udc00"}, "bad_request", "surrogate"),
     "too long": ({"max_tokens": 600}, "too_long", "512"),
+    "nothing": ({"prompt": None}, "bad_request", "the prompt is None"),
+    "a number": ({"prompt": 5}, "bad_request", "the prompt is 5"),
+    "no template": ({"prompt": [{"role": "user", "content": "x"}]}, "bad_request", "no chat template"),
+    "half a token": ({"max_tokens": 2.5}, "bad_request", "max_tokens is 2.5"),
+    "no samples": ({"n": 0}, "bad_request", "n is 0"),
+    "yes samples": ({"n": True}, "bad_request", "n is True"),
+    "one stop": ({"stop": "abc"}, "bad_request", "stop is 'abc'; it must be a list"),
+    "no stops": ({"stop": None}, "bad_request", "stop is None"),
+    "stop at an id": ({"stop": (5,)}, "bad_request", "no text: 5"),
+    "logprobs": ({"logprobs": 289}, "bad_request", "from 0 to 288"),
+    "deadline": ({"deadline_s": "5"}, "bad_request", "deadline_s is '5'"),
+    "temperature": ({"temperature": -1}, "bad_request", "temperature is -1"),
+    "seed": ({"seed": -1}, "bad_request", "seed is -1"),
 }
 
 
