@@ -1,9 +1,9 @@
 """Error rates of gates on simulated paired outcomes: `python -m tests.benchmarks.gates`.
 
 Baseline accuracy .80, margin 1 point, alpha .05. Designs: a fixed threshold (red above 1 point), b unpaired z, t
-TensorRT-LLM's rule (sigma 50), e a 95 % paired interval against the margin, c this service's fixed design (exact McNemar
-and Tango), h its hybrid sequential design in blocks of 250. Prints % REGRESSED / % PASS, and for h the mean number of
-items; then clustered cells, a family of ten suites with early stops, and the release rule.
+TensorRT-LLM's rule (sigma 50), e a 95 % paired interval against the margin, c the fixed design of this service (exact
+McNemar and Tango), h its hybrid sequential design in blocks of 250. Prints % REGRESSED / % PASS, and for h the mean
+number of items; then clustered cells, a family of ten suites with early stops, and the release rule.
 """
 
 import argparse
