@@ -325,6 +325,8 @@ class Engine:
             self._loop.drop(ticket.jobs, "nobody listens any more")
 
     def _submit(self, request: Request, arm: str | None, ticket: Ticket) -> None:
+        if ticket.streaming and not isinstance(request, GenerateRequest):
+            raise ConfigError("a score has no text to stream; ask `answer`")
         if isinstance(request.arms, str):
             raise ConfigError(f"arms is {request.arms!r}; it must be a list of names")
         with self._loop.lock:
