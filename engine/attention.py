@@ -15,7 +15,8 @@ from transformers import AttentionInterface
 
 from evalsvc.errors import CapabilityError
 from evalsvc.kernels.kv_write import kv_write
-from evalsvc.kernels.paged_attention import Tiles, paged_attention
+from evalsvc.kernels.paged_attention import paged_attention
+from evalsvc.kernels.tiles import Tiles
 
 from .kv.pool import KVPool
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from evalsvc.kernels.paged_attention import KEY_BLOCK, Tiles
+from evalsvc.kernels.tiles import KEY_BLOCK, Tiles
 
-from .kv.pool import KVPool, PoolFull, Sequence
+from .kv.pool import PAGE, KVPool, PoolFull, Sequence
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,24 @@ class PackedBatch:
     logit_rows: Tensor
 
 
+class _Span(NamedTuple):
+    """Positions first..stop-1 of a sequence, in packed rows from `row` on."""
+
+    sequence: Sequence
+    row: int
+    first: int
+    stop: int
+
+
+class _Block(NamedTuple):
+    """KEY_BLOCK keys from position `start` on, of which `written` are there."""
+
+    start: int
+    pages: list[int]
+    written: int
+    readers: list[int]
+
+
 def pack(pool: KVPool, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
     """Reserves slots for the chunks and lays out their tiles.
 
@@ -56,7 +75,7 @@ def pack(pool: KVPool, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
     positions: list[int] = []
     slots: list[int] = []
     logit_rows: list[int] = []
-    spans: list[tuple[int, int, int, Sequence]] = []  # (context, first row, first position, sequence)
+    spans: list[_Span] = []
     before = [chunk.sequence.length for chunk in chunks]
     try:
         for chunk, start in zip(chunks, before, strict=True):
@@ -66,7 +85,7 @@ def pack(pool: KVPool, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
             positions += range(start, stop)
             logit_rows += range(len(token_ids) - chunk.logits, len(token_ids))
             for first in range(start, stop, tile_rows):
-                spans.append((min(first + tile_rows, stop), row + first - start, first, chunk.sequence))
+                spans.append(_Span(chunk.sequence, row + first - start, first, min(first + tile_rows, stop)))
     except PoolFull:
         for chunk, start in zip(chunks, before, strict=True):
             pool.truncate(chunk.sequence, start)
@@ -96,19 +115,36 @@ def never_one_row(batch: PackedBatch) -> PackedBatch:
     return PackedBatch(ids, positions, slots, replace(batch.tiles, flat=flat), rows)
 
 
-def _tiles(spans: list[tuple[int, int, int, Sequence]], tile_rows: int, n_tokens: int) -> Tiles:
-    spans = sorted(spans, key=lambda span: -span[0])
-    width = -(-spans[0][0] // KEY_BLOCK) * KEY_BLOCK
-    rows = torch.zeros(len(spans), tile_rows, dtype=torch.long)
-    positions = torch.zeros(len(spans), tile_rows, dtype=torch.long)
-    slots = torch.empty(len(spans), width, dtype=torch.long)
-    flat = torch.empty(n_tokens, dtype=torch.long)
-    for i, (context, row, first, sequence) in enumerate(spans):
-        count = context - first
-        rows[i, :count] = torch.arange(row, row + count)
-        positions[i] = torch.arange(first, first + tile_rows).clamp_(max=context - 1)
-        slots[i, :context] = torch.tensor(sequence.slots(0, context))
-        slots[i, context:] = slots[i, 0]
-        flat[row : row + count] = torch.arange(i * tile_rows, i * tile_rows + count)
-    first_keys = torch.zeros(len(spans), dtype=torch.long)
-    return Tiles(rows, positions, slots, first_keys, tuple(span[0] for span in spans), flat)
+def _tiles(spans: list[_Span], tile_rows: int, n_tokens: int) -> Tiles:
+    rows, positions, flat = [], [], [0] * n_tokens
+    for i, span in enumerate(spans):
+        count, pad = span.stop - span.first, tile_rows - (span.stop - span.first)
+        rows += [*range(span.row, span.row + count), *[0] * pad]
+        positions += [*range(span.first, span.stop), *[span.stop - 1] * pad]
+        flat[span.row : span.row + count] = range(i * tile_rows, i * tile_rows + count)
+    blocks = _blocks(spans)
+    slots = torch.tensor([block.pages for block in blocks])[:, :, None] * PAGE + torch.arange(PAGE)
+    slots = slots.view(len(blocks), KEY_BLOCK)
+    written = torch.tensor([block.written for block in blocks])[:, None]
+    return Tiles(
+        torch.tensor(rows).view(-1, tile_rows),
+        torch.tensor(positions).view(-1, tile_rows),
+        torch.tensor(flat),
+        torch.where(torch.arange(KEY_BLOCK) < written, slots, slots[:, :1]),
+        tuple(block.start for block in blocks),
+        tuple(tuple(block.readers) for block in blocks),
+    )
+
+
+def _blocks(spans: list[_Span]) -> list[_Block]:
+    """The blocks of keys that tiles read, those that sequences share once."""
+    found: dict[tuple[int, tuple[int, ...]], _Block] = {}
+    for i, span in enumerate(spans):
+        for start in range(0, span.stop, KEY_BLOCK):
+            written = min(span.sequence.length - start, KEY_BLOCK)
+            pages = span.sequence.pages[start // PAGE : (start + KEY_BLOCK) // PAGE]
+            key = (written, tuple(pages))
+            if key not in found:
+                found[key] = _Block(start, [*pages, *pages[:1] * (KEY_BLOCK // PAGE - len(pages))], written, [])
+            found[key].readers.append(i)
+    return list(found.values())

@@ -1,7 +1,7 @@
 """Every served architecture in fp32 against transformers' own full forward, over pools filled with NaN.
 
 fp32 carries 24 bits; logits of standard deviation 1 to 3 over two layers differ by summation order alone by some 1e-6
-to 1e-5. A wrong position, page, window, scale or bias shows as 1e-2 and more.
+to 1e-5, and of the random gemma either side is 3e-5 away from float64. A wrong position, page, window, scale or bias shows as 1e-2 and more.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from evalsvc.engine.batch import Chunk
 from evalsvc.engine.kv.handoff import handoff
 from evalsvc.engine.kv.pool import Sequence
 
-TOLERANCE = 5e-5
+TOLERANCE = 1e-4
 LENGTH = 50  # three pages and two tokens, six windows
 LONG = 140  # more than a block of keys
 

@@ -8,7 +8,8 @@ import torch
 from evalsvc.engine.batch import Chunk, pack
 from evalsvc.engine.kv.pool import KVPool, Scales, Sequence
 from evalsvc.engine.precision import KVFormat
-from evalsvc.kernels.paged_attention import KEY_BLOCK, paged_attention
+from evalsvc.kernels.paged_attention import paged_attention
+from evalsvc.kernels.tiles import KEY_BLOCK, MIN_ROWS
 
 FORMATS = {
     "fp32": KVFormat("fp32"),
@@ -143,6 +144,72 @@ def test_where_tiles_begin_and_who_is_beside_them_leaves_every_bit(window):
             pool.free(neighbour)
         whole = torch.cat(parts) if whole is None else whole
         assert torch.equal(torch.cat(parts), whole), sizes
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16", "token-head", "int8 per head"])
+@pytest.mark.parametrize("tile_rows", [1, 16])
+def test_a_shared_prefix_is_read_once_and_leaves_every_bit(name, tile_rows):
+    """Three sequences over one prefix of two whole blocks and a part, against each alone over pages of its own."""
+    g = torch.Generator().manual_seed(3)
+    dim, heads, prefix, new = 32, 6, 300, 1 if tile_rows == 1 else 40
+    q, k, v = (torch.randn(3, prefix + new, h, dim, generator=g).bfloat16() for h in (heads, KV_HEADS, KV_HEADS))
+    k[:, :prefix], v[:, :prefix] = k[:1, :prefix].clone(), v[:1, :prefix].clone()
+    given = Scales(torch.tensor([[0.03, 0.02]]), torch.tensor([[0.03, 0.02]])) if FORMATS[name].given else None
+    pool = KVPool(FORMATS[name], 1, KV_HEADS, dim, 4096, given, poison=True)
+
+    def attend(rows: list[int], sequences: list[Sequence]) -> torch.Tensor:
+        batch = pack(pool, [Chunk(s, [0] * new) for s in sequences], tile_rows)
+        pool.write(0, batch.slots, *(t[rows, prefix:].flatten(0, 1) for t in (k, v)))
+        blocks = sum(len(read.slots) for read in batch.tiles.reads(None, KV_HEADS, 3).parts)
+        assert blocks == 2 + len(rows)
+        scales = pool.read_scale("k", 0), pool.read_scale("v", 0)
+        return paged_attention(q[rows, prefix:].flatten(0, 1), pool.k[0], pool.v[0], *scales, batch.tiles, 0.2)
+
+    def start() -> Sequence:
+        sequence = Sequence()
+        pool.write(0, torch.tensor(pool.extend(sequence, prefix)), k[0, :prefix], v[0, :prefix])
+        return sequence
+
+    held = start()
+    together = attend([0, 1, 2], [pool.fork(held) for _ in range(3)])
+    for i in range(3):
+        assert torch.equal(attend([i], [start()]), together[i * new : (i + 1) * new])
+
+
+@pytest.mark.parametrize("dim", [16, 24, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_a_product_has_the_same_bits_beside_any_number_of_rows(dtype, dim):
+    """What reading a shared block once rests on, for scores and for weighted sums."""
+    g = torch.Generator().manual_seed(dim)
+    most = 1100
+    query, key = torch.randn(2, most, dim, generator=g).to(dtype), torch.randn(2, KEY_BLOCK, dim, generator=g).to(dtype)
+    weights = torch.rand(2, most, KEY_BLOCK, generator=g).to(dtype)
+    for left, right in ((query, key.transpose(1, 2)), (weights, key)):
+        whole = torch.bmm(left, right)
+        for rows in (MIN_ROWS, MIN_ROWS + 1, 8, 15, 16, 48, 96, 336, 1023):
+            for first in (0, 1, most - rows):
+                part = left[:, first : first + rows].contiguous()
+                assert torch.equal(torch.bmm(part, right), whole[:, first : first + rows]), rows
+                assert torch.equal(torch.bmm(part[1:], right[1:])[0], whole[1, first : first + rows]), rows
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16", "calibrated"])
+def test_bf16_queries_round_weights_and_sums_of_blocks_and_nothing_else(name):
+    """Weights and blocks' sums each err by half a bf16 step, 2^-8, of what they weigh; so does the result itself.
+
+    fp32 pages round the result alone.
+    """
+    g, pool, sequences = filled(FORMATS[name], 64)
+    sequence = sequences[6]
+    batch = pack(pool, [Chunk(sequence, [0] * 70)], 16)
+    pool.write(0, batch.slots, *torch.randn(2, 70, KV_HEADS, 64, generator=g))
+    q = (30 * torch.randn(70, KV_HEADS * 3, 64, generator=g)).bfloat16()  # scores of some hundreds
+    scales = pool.read_scale("k", 0), pool.read_scale("v", 0)
+    out = paged_attention(q, pool.k[0], pool.v[0], *scales, batch.tiles, 0.125)
+    k, v = pool.read(0, sequence.slots(0, sequence.length))
+    steps = 1 if name == "fp32" else 3
+    weighed = naive(q, k, v.abs(), 0.125)
+    assert ((out - naive(q, k, v, 0.125)).abs() <= steps * 2**-8 * weighed + 1e-5).all()
 
 
 def test_a_scale_that_only_the_reader_doubles_changes_the_output():
