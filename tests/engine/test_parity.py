@@ -1,7 +1,8 @@
 """Every served architecture in fp32 against transformers' own full forward, over pools filled with NaN.
 
 fp32 carries 24 bits; logits of standard deviation 1 to 3 over two layers differ by summation order alone by some 1e-6
-to 1e-5, and of the random gemma either side is 3e-5 away from float64. A wrong position, page, window, scale or bias shows as 1e-2 and more.
+to 1e-5, and of the random gemma either side is 3e-5 away from float64. A wrong position, page, window, scale or bias
+shows as 1e-2 and more.
 """
 
 import pytest
