@@ -3,9 +3,11 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from evalsvc import harness
 from evalsvc.engine.requests import GenerateRequest, RequestFailure, ScoreRequest
@@ -167,6 +171,32 @@ def test_through_decode_sees_decode_formats_and_prefill_does_not(make):
     }
     assert values["w=bf16,kv=bf16", "prefill"] == values[PLAN, "prefill"]
     assert values["w=bf16,kv=bf16", "decode"] != values[PLAN, "decode"]
+
+
+@pytest.fixture(scope="module")
+def with_bos(tiny_model, tmp_path_factory):
+    """The same model with a tokenizer that begins every text with BOS."""
+    folder = tmp_path_factory.mktemp("bos") / "model"
+    shutil.copytree(tiny_model, folder)
+    path = folder / "tokenizer.json"
+    core = Tokenizer.from_file(str(path))
+    core.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])  # pyright: ignore
+    core.save(str(path))
+    return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"add_bos_token": False}, {"add_bos_token": True}, {"prefix_token_id": 5}])
+def test_bos_and_prefix_stand_where_hf_puts_them(with_bos, options):
+    hf = HFLM(str(with_bos), device="cpu", dtype="float32", batch_size=3, **options)
+    lm = EvalsvcLM(str(with_bos), plan=FP32, threads=1, kv_tokens=2048, **options)
+    assert lm.tok_encode("ab")[0] == (0 if options.get("add_bos_token", True) else lm.tokenizer.encode("ab")[1])
+    pairs = [("Wind", " went"), ("", "Wind"), ("<bos>Wind", " went"), (WORDS, "and")]
+    theirs, mine = both(hf, lm, "loglikelihood", *pairs)
+    close([value for value, _ in theirs], [value for value, _ in mine])
+    close(*both(hf, lm, "loglikelihood_rolling", (WORDS,), (WORDS * 4,)))
+    asked = [(text, {"until": [], "max_gen_toks": 9}) for text in (WORDS, WORDS[:20])]
+    theirs, mine = both(hf, lm, "generate_until", *asked)
+    assert theirs == mine and mine[0] != mine[1]
 
 
 # -- generation --------------------------------------------------------------------------------------------------------
@@ -327,6 +357,32 @@ def test_a_plan_torn_apart_by_others_is_refused_with_the_remedy():
 def test_values_that_cannot_be_used_are_named(tiny_model, options, message):
     with pytest.raises(ConfigError, match=message):
         EvalsvcLM.create_from_arg_obj({"pretrained": str(tiny_model), "plan": FP32, **options})
+
+
+def test_limits_and_threads_reach_the_engine(make, caplog):
+    assert make(max_batch_size=3).engine.max_batch == 3
+    assert make(max_batch=2, max_batch_size=3, batch_size=8).engine.max_batch == 2
+    assert "batch_size=8 is not read" in caplog.text
+    try:
+        assert make(threads=2) and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_answers_are_kept_in_lm_evals_cache_one_by_one(make):
+    """Windows of a rolling text are not, which no request asks for by itself."""
+    lm, kept = make(), []
+    lm.set_cache_hook(SimpleNamespace(add_partial=lambda *entry: kept.append(entry)))
+    scores = lm.loglikelihood(ask("loglikelihood", ("One", " a"), ("One", " b")), disable_tqdm=True)
+    whole = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (WORDS * 5,)), disable_tqdm=True)
+    arguments = {"until": [], "max_gen_toks": 3}
+    texts = lm.generate_until(ask("generate_until", ("One", arguments)), disable_tqdm=True)
+    assert kept == [
+        ("loglikelihood", ("One", " a"), scores[0]),
+        ("loglikelihood", ("One", " b"), scores[1]),
+        ("loglikelihood_rolling", (WORDS * 5,), whole[0]),
+        ("generate_until", ("One", arguments), texts[0]),
+    ]
 
 
 def test_a_model_must_be_named():
