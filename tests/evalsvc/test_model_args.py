@@ -22,6 +22,7 @@ OPTIONS = ("pretrained", "plan", "through", "kv_tokens", "threads", "max_length"
         (f'pretrained=m,plan="{PLAN}",through=decode', {"pretrained": "m", "plan": PLAN, "through": "decode"}),
         ("pretrained='7',seed=-1,add_bos_token=True", {"pretrained": "7", "seed": -1, "add_bos_token": True}),
         ("plan=w=fp8,max_length=none", {"plan": "w=fp8", "max_length": None}),
+        ("pretrained=my_seed=3,threads=1,", {"pretrained": "my_seed=3", "threads": 1}),
         (" pretrained=m , threads = 2 ", {"pretrained": "m", "threads": 2}),
         ("", {}),
     ],
@@ -49,8 +50,10 @@ def test_a_plan_on_the_command_line_stays_whole():
     made = prepared(argv, "evalsvc", OPTIONS)
     assert json.loads(made[4]) == {"pretrained": "m", "plan": PLAN, "threads": 1}
     assert made[:4] == argv[:4] and made[5:] == ["--tasks", "x", "--device", "auto"]
-    joined = prepared(["-M", "evalsvc", f"--model_args=plan={PLAN}", "--device=cpu"], "evalsvc", OPTIONS)
-    assert json.loads(joined[3]) == {"plan": PLAN} and joined[4:] == ["--device=cpu"]
+    joined = prepared(["-M", "evalsvc", f"--model_args=plan={PLAN}", "left", "--device=cpu"], "evalsvc", OPTIONS)
+    assert json.loads(joined[3]) == {"plan": PLAN} and joined[4:] == ["left", "--device=cpu"]
+    short = prepared(["-M", "evalsvc", "-a", f"plan={PLAN}", "-C", "c.yaml"], "evalsvc", OPTIONS)
+    assert json.loads(short[3]) == {"plan": PLAN} and short[4:] == ["-C", "c.yaml"]
 
 
 @pytest.mark.parametrize(
