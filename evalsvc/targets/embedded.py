@@ -70,6 +70,7 @@ class EmbeddedTarget:
             "device": f"cpu:{torch.backends.cpu.get_cpu_capability()}",
             "kernels": "torch",
             "threads": self.threads,
+            "max_length": self.engine.max_length,  # rope's frequencies can hang on it
             "calibration": None if spec.calibration is None else _sha256(spec.calibration.read_bytes()),
         }
         known = json.dumps([str(spec.plan), stages, spec.inject, details], sort_keys=True)
