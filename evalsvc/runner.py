@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from evalsvc.engine.requests import Answer, GenerateRequest, RequestFailure, ScoreRequest
+from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult, RequestFailure, ScoreRequest, ScoreResult
 from evalsvc.errors import EngineError, EvidenceError
 from evalsvc.questions import Key, Question, hash_of, request_hash, settings_hash
 from evalsvc.store import writer
@@ -225,7 +225,6 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
     scores, problem = _scores(question, answers)
     last = answers[-1]
     stage_tokens = {stage: sum(a.stage_tokens[stage] for a in answers) for stage in last.stage_tokens}
-    generated = not hasattr(last, "logprobs")
     return NewSample(
         **_common(question),
         rendered_hash=hash_of([answer.prompt_sha256 for answer in answers]),
@@ -233,11 +232,11 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
         error_class=None if problem is None else "scoring",
         error_message=problem,
         answer=_answer_text(question.request, last),
-        finish_reason=getattr(last, "finish_reason", None),
+        finish_reason=None if isinstance(last, ScoreResult) else last.finish_reason,
         prompt_tokens=sum(answer.prompt_tokens for answer in answers),
         answer_tokens=sum(stage_tokens.values()),
         stage_tokens={str(stage): count for stage, count in stage_tokens.items()},
-        handed_over=(stage_tokens["decode"] > 0) if generated else bool(getattr(last, "handed_over", False)),
+        handed_over=last.handed_over if isinstance(last, ScoreResult) else stage_tokens["decode"] > 0,
         timings={name: sum(getattr(a.timings, name) for a in answers) for name in asdict(last.timings)},
         scores=tuple(
             NewScore(metric=s.metric, filter=s.filter, value=s.value, error_class=s.error_class) for s in scores
@@ -263,9 +262,9 @@ def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Sco
 def _answer_text(request: Asked, answer: Answer) -> str:
     if isinstance(request, ScoreRequest):
         texts = [_text(continuation) for continuation in request.continuations]
-        logprobs = getattr(answer, "logprobs", ())
+        logprobs = answer.logprobs if isinstance(answer, ScoreResult) else ()
         return json.dumps({"choices": texts, "logprobs": list(logprobs)}, ensure_ascii=False)
-    return str(getattr(answer, "text", ""))
+    return answer.text if isinstance(answer, GenerateResult) else ""
 
 
 def _text(prompt: str | Sequence[Any]) -> str:

@@ -218,7 +218,7 @@ def test_a_suite_asks_on_and_the_sample_sums_its_turns(store, arm):
     for turn in range(3):  # all items of one turn go out together
         assert sorted(target.prompts[5 * turn : 5 * turn + 5]) == [f"i0{n} turn {turn}" for n in range(5)]
     first = samples(store)[0]
-    assert (first.prompt_tokens, first.answer_tokens) == (9, 6)
+    assert (first.prompt_tokens, first.answer_tokens, first.handed_over, first.finish_reason) == (9, 6, True, "stop")
     assert first.timings == {"queue_s": 0.0, "prefill_s": 1.5, "decode_s": 0.75}
 
 
