@@ -472,23 +472,28 @@ def test_threads_take_turns_and_each_gets_its_own_answers(serve, alone, mixed, n
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
 def test_an_iterator_that_is_collected_inside_of_a_step_leaves_at_its_end(
-    engine, alone, mixed, ids, monkeypatch, nothing_held, stage, answers
+    serve, unequal, alone, mixed, ids, monkeypatch, nothing_held, answers, stage
 ):
-    """Python may collect a forgotten iterator at any moment, inside of a forward too."""
-    victim = engine.stream([GenerateRequest(prompt=ids(20, 1), max_tokens=50, id="victim")])
-    for _ in range(3):
-        next(victim)
+    """Python may collect a forgotten iterator at any moment, also between what a forward reads and where it writes."""
+    engine = serve("llama", unequal, chunk=16)
+    long = GenerateRequest(prompt=ids(200, 3), max_tokens=2, id="long")
+    score = ScoreRequest(context=ids(9, 1), continuations=(ids(60, 2),), through="decode", id="score")
+    victim = engine.answer([GenerateRequest(prompt=ids(4), max_tokens=1), score, long])
+    next(victim)
     served = getattr(engine.arm(), stage)
-    forward = served.forward
+    forward, closed = served.forward, []
 
     def collecting(chunks):
-        victim.close()
+        if not closed:
+            closed.append({len(chunk.tokens) for chunk in chunks})
+            victim.close()
         return forward(chunks)
 
     with monkeypatch.context() as patched:
         patched.setattr(served, "forward", collecting)
         assert answers(engine, mixed(18)) == alone(mixed(18))
-    assert engine.stats()["decoding"] == 0
+    assert closed and under_way(engine) == IDLE
+    assert answers(engine, [long, score]) == alone([long, score])
     nothing_held(engine)
 
 

@@ -178,6 +178,16 @@ def test_pages_under_one_hash_are_never_another_prompts(serve, alone, mixed, not
     nothing_held(engine)
 
 
+def test_samples_share_their_prompts_pages_even_where_the_cache_does_not_hold_them(serve, alone, ids, answers, unequal):
+    """Four answers of three pages, two of which are the prompt's: six are enough, whatever the cache found room for."""
+    engine = serve("llama", unequal, kv_tokens=6 * PAGE)
+    for stage in (engine.arm().prefill, engine.arm().decode):
+        stage.cache._chain = lambda block: 7
+    request = GenerateRequest(prompt=ids(40, 8), max_tokens=8, temperature=1.0, n=4, id="x")
+    assert answers(engine, [request]) == alone([request])
+    assert engine.stats()["preemptions"] == 0 and engine.arm().prefill.work.tokens == 40
+
+
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33])
 def test_prompts_of_whole_pages_can_be_asked_again(serve, alone, ids, length, answers, unequal):
     """A prompt that is in the cache as a whole still has its last token computed."""
@@ -254,6 +264,7 @@ def test_the_numbers_add_up(serve, ids, unequal):
     assert prefill["tokens_computed"] == prefill["cache"]["missed_tokens"] + len(requests)  # each one's last token
     assert prefill["cache"]["hit_tokens"] + prefill["tokens_computed"] == sum(lengths)
     assert sum(decode["cache"].values()) == sum(lengths)
+    assert prefill["cache"]["hit_tokens"] == decode["cache"]["hit_tokens"] == 32  # the second one of 40
     assert decode["tokens_computed"] == sum(outcome.stage_tokens["decode"] for outcome in outcomes) > 0
     for stage in (prefill, decode):
         assert stage["pages"]["free"] + stage["pages"]["idle"] == stage["pages"]["all"] == 32
