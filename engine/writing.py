@@ -4,13 +4,13 @@ The text after k tokens is `Text.decode` of those k, cut before the earliest sto
 token would cost k each; instead a window of the last tokens is decoded, and the text before it kept. That is the same
 text for decoders of which `Text.decodes_locally` knows that
 
-- a token's text depends on what stands before it only through whether anything does, through an open run of byte tokens
-  (`<0xE2>`, decoded as a whole), or through at most three bytes of an open character;
+- a token's text depends on what stands before it only through whether any text does, through an open run of byte tokens
+  (`<0xE2>`: the run is read as a whole), or through at most three bytes of an open character;
 - later tokens change no earlier text but an open run of byte tokens, and one U+FFFD at the end, an open character.
 
-So the text is kept up to a token that is no byte token, without an U+FFFD at its end, and the window reaches at least
-four characters further back, to a token that is no byte token either. A run of byte tokens is decoded as a whole each
-time, and so is the answer of any other decoder.
+So a window may begin anywhere when its context, the part of it whose text is kept already, spells four characters (then
+whatever was open where it begins has ended in it), and ends outside a run of byte tokens, its last U+FFFD taken off.
+A run of byte tokens is decoded as a whole each time, and so is the whole answer of any other decoder.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,13 +43,11 @@ class Writer:
         self.ended = False
         self._ids = [last_prompt_id]
         self._written = 1
-        self._base = text.plain([last_prompt_id])
         # ids[_start:] decode to _context + _tail, and the answer is _kept + _tail
         self._start = 0
-        self._context = self._base
+        self._context = text.plain([last_prompt_id])
         self._kept = ""
         self._tail = ""
-        self._whole = len(self._base)
         self._byte_run = False
         self._final = 0
         self._shown = 0
@@ -74,7 +72,7 @@ class Writer:
             self._ids.append(token)
             piece = self._tokenizer.piece(token)
             if piece is not None:
-                self._byte_run = _is_byte(piece)
+                self._byte_run = piece.startswith("<0x") and piece.endswith(">")
         if not self._stop:
             return self.ended
         self._decode()
@@ -119,8 +117,7 @@ class Writer:
             return
         self._written = len(self._ids)
         whole = self._tokenizer.plain(self._ids[self._start :])
-        self._whole = len(whole)
-        if self._start or whole.startswith(self._base):
+        if self._start or whole.startswith(self._context):
             self._tail = whole[len(self._context) :]
         else:
             self._tail = self._tokenizer.plain(self._ids[1:])
@@ -131,19 +128,14 @@ class Writer:
         """Keeps the text so far and moves the window's start, where that is safe."""
         if self._byte_run or not self._tokenizer.decodes_locally or len(self._ids) - self._start < 2 * REACH:
             return
-        start = len(self._ids) - REACH
-        while start > self._start and _is_byte(self._tokenizer.piece(self._ids[start]), or_none=True):
-            start -= 1
-        if start == self._start or (self._start == 0 and self._whole <= len(self._base)):
-            return
-        context = self._tokenizer.plain(self._ids[start:])
+        context = self._tokenizer.plain(self._ids[-REACH:])
         if len(context) < 4:
             return
         open_ = int(context.endswith(OPEN))
-        self._start = start
+        kept = len(self._tail) - open_
+        self._start = len(self._ids) - REACH
         self._context = context[: len(context) - open_]
-        self._kept += self._tail[: len(self._tail) - open_]
-        self._tail = self._tail[len(self._tail) - open_ :]
+        self._kept, self._tail = self._kept + self._tail[:kept], self._tail[kept:]
 
     def _find_stop(self) -> int | None:
         """Where the earliest stop string begins. What was kept before this token has been searched."""
@@ -178,10 +170,6 @@ class Writer:
             if begun:
                 held = max(held, self._final - places[len(spelt) - begun])
         return held
-
-
-def _is_byte(piece: str | None, or_none: bool = False) -> bool:
-    return or_none if piece is None else len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -148,6 +148,29 @@ def test_a_real_vocabularys_answers_equal_their_plain_decoding(small_model):
         check(text, part[0], part[1:], (whole[at : at + rng.randint(1, 8)], "\n\n\n\n") if seed % 2 else ())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unseen", [1, 7, 8, 9, 30])
+def test_tokens_without_text_leave_the_next_tokens_their_space(texts, kind, unseen):
+    text = texts[kind]
+    start, hidden = (text.encode("the"), 0) if kind == "bytes" else (ids_of(text, "a", "b"), 1)
+    following = text.encode(" a the") if kind == "bytes" else ids_of(text, "▁the", "▁a")
+    for before in (1, 20):
+        check(text, start[0], start * before + [hidden] * unseen + following, ())
+
+
+@pytest.mark.parametrize("unseen", range(10))
+@pytest.mark.parametrize("character", ["é", "€", "😀"])
+def test_a_characters_bytes_may_be_far_apart(texts, character, unseen):
+    """With tokens without text between them, a window may begin inside the character."""
+    text = texts["bytes"]
+    parts = text.encode(character)
+    for at in range(1, len(parts)):
+        apart = [*parts[:at], *[0] * unseen, *parts[at:]]
+        for before in range(8, 24):
+            check(text, 5, [*text.encode("x") * before, *apart, *text.encode("the a")], ())
+            check(text, 5, [*text.encode("x") * before, *apart, *[0] * unseen, *parts], ())
+
+
 # --- stop strings
 
 
@@ -287,6 +310,15 @@ def test_an_open_character_of_a_byte_vocabulary_is_held_back_alone(texts):
     assert shown == ["a", "", "", "€", "", "é", "", OPEN + "b"]
 
 
+def test_a_special_stop_holds_back_what_stands_before_an_open_character(texts):
+    text = texts["bytes"]
+    shown, writer = [], Writer(text, text.encode("q")[0], ("\n€<eos>",))
+    for token in [*text.encode("a\n€"), 1]:
+        ended = writer.push(token)
+        shown.append(writer.settled())
+    assert ended and shown == ["a", "", "", "", "", ""] and writer.text == "a"
+
+
 @given(
     st.lists(st.sampled_from("abc"), min_size=1, max_size=60),
     st.lists(st.text("abc", min_size=1, max_size=5), max_size=3),
@@ -336,7 +368,7 @@ def test_a_token_costs_a_window_and_not_the_answer(texts, monkeypatch, kind, pie
         writer.push(token)
         writer.settled()
     assert max(decoded) <= 3 * REACH
-    assert sum(decoded) <= 2.5 * REACH * 600
+    assert sum(decoded) <= 1.75 * REACH * 600
 
 
 def test_open_bytes_without_an_end_cost_a_window_too(texts, monkeypatch):
