@@ -156,10 +156,11 @@ class Loop:
 
     def _hand_over(self, prompt: Prompt) -> None:
         source, ids = prompt.stage, prompt.ids
+        for lane in prompt.lanes:
+            lane.stage.pool.free(lane.sequence)
         first: dict[Pages, Sequence] = {}
         for lane in prompt.lanes:
             pool, cache = lane.stage.pool, lane.stage.cache
-            pool.free(lane.sequence)
             if pool in first:
                 lane.sequence = pool.fork(first[pool])
             else:

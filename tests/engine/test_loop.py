@@ -527,6 +527,21 @@ def test_arms_with_one_prefill_compute_a_prompt_once(group, ids, arms):
     assert shared is group.arm("same").prefill is not own
 
 
+def test_arms_that_share_decode_alone_get_each_what_their_own_prefill_computed(serve, ids, answers):
+    plans = {"one": "w=bf16", "two": "w=fp8 > w=bf16"}
+    engine, judge = (serve("llama", plans=plans) for _ in range(2))
+    assert engine.arm("one").decode is engine.arm("two").decode
+    request = GenerateRequest(prompt=ids(40, 3), max_tokens=8, logprobs=0)
+    expected = {}
+    for name in plans:
+        judge.arm(name).decode.cache.drop_all()
+        expected |= answers(judge, [replace(request, arms=(name,))])
+    assert len(set(expected.values())) == 2
+    for arms in (("one", "two"), ("two",), ("one",), ("two", "one")):
+        asked = replace(request, arms=arms)
+        assert answers(engine, [asked]) == {name: said for name, said in expected.items() if name[1] in arms}
+
+
 def test_an_arm_released_under_way_finishes_and_can_be_asked_again(serve, alone, ids, answers, arms, kept):
     engine = serve("llama", plans=arms)
     request = GenerateRequest(prompt=ids(20, 1), max_tokens=12, arms=("kv",), id="x")

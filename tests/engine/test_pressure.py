@@ -188,6 +188,23 @@ def test_samples_share_their_prompts_pages_even_where_the_cache_does_not_hold_th
     assert engine.stats()["preemptions"] == 0 and engine.arm().prefill.work.tokens == 40
 
 
+def test_pages_that_leave_the_cache_while_a_prompt_waits_for_them_are_made_room_for(
+    serve, alone, ids, answers, unequal, monkeypatch, nothing_held
+):
+    """Both samples hold the prompt's pages in decode from admission on; then the cache lets go of them."""
+    engine = serve("llama", unequal, kv_tokens=4 * PAGE, chunk=16)
+    request = GenerateRequest(prompt=ids(33, 8), max_tokens=4, temperature=1.0, n=2, id="x")
+    expected = alone([request])
+    assert answers(engine, [request]) == expected
+    prefill, decode = engine.arm().prefill, engine.arm().decode
+    prefill.cache.drop_all()
+    forward, dropped = prefill.forward, []
+    monkeypatch.setattr(prefill, "forward", lambda chunks: dropped.append(decode.cache.drop_all()) or forward(chunks))
+    assert answers(engine, [request]) == expected
+    assert dropped[0] == 2
+    nothing_held(engine)
+
+
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33])
 def test_prompts_of_whole_pages_can_be_asked_again(serve, alone, ids, length, answers, unequal):
     """A prompt that is in the cache as a whole still has its last token computed."""
