@@ -358,7 +358,7 @@ class Engine:
             )
         return self._asked_length
 
-    @property
+    @cached_property
     def window(self) -> int:
         """Tokens of a rolling text's windows: the asked `max_length`, or what the model is made for.
 
