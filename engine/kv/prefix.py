@@ -125,9 +125,8 @@ class PrefixCache:
     def _copy_part(self, last: Block, rest: Tokens, sequence: Sequence) -> None:
         best, count = None, 0
         for block in last.after:
-            shared = _common(block.tokens, rest)
-            if shared > count:
-                best, count = block, shared
+            if count < len(rest) and block.tokens[: count + 1] == rest[: count + 1]:  # it shares more
+                best, count = block, _common(block.tokens, rest)
         if best is None or not self._pages.available:
             return
         self._pages.retain([best.page])  # or making room could take it
