@@ -63,31 +63,34 @@ def test_a_block_that_sequences_share_is_named_once(pool):
     assert sorted(tiles.readers[i] for i, start in enumerate(tiles.starts) if start == 256) == [(0, 1), (2, 3), (4, 5)]
 
 
-def test_a_window_drops_blocks_before_it_and_says_what_is_hidden(pool):
+def seen(tiles, window: int | None) -> int:
+    """Pairs of a query and a key that it reads, by the bounds of all reads."""
+    pairs = 0
+    counts = torch.bincount(tiles.flat // 16, minlength=len(tiles.rows))  # the last tile is padded
+    for read in tiles.reads(window, 1, 1).parts:
+        shape = (len(read.slots), len(read.cells) // len(read.slots), 16, KEY_BLOCK)
+        visible = torch.ones(shape) if read.bound is None else (read.bound > 0).view(shape)
+        real = torch.arange(16) < counts[read.cells].view(*shape[:2], 1)
+        pairs += int((visible * real[..., None]).sum())
+    return pairs
+
+
+def test_a_window_drops_blocks_that_none_of_a_tile_reads(pool):
     """40 queries at 300..339 in tiles from 300, 316 and 332."""
     tiles = pack(pool, [Chunk(held(pool, 300), [0] * 40)], 16).tiles
-    for window, blocks in (
-        (None, 9),
-        (300, 9),
-        (190, 8),
-        (189, 7),
-        (174, 7),
-        (173, 6),
-        (100, 6),
-        (46, 4),
-        (45, 3),
-        (1, 3),
-    ):
+    counts = {None: 9, 300: 9, 190: 8, 189: 7, 174: 7, 173: 6, 100: 6, 46: 4, 45: 3, 1: 3}
+    for window, blocks in counts.items():
         reads = tiles.reads(window, 1, 1)
         assert reads is tiles.reads(window, 1, 1)
         assert sum(len(read.cells) for read in reads.parts) == blocks, window
-        visible = 0
-        for read in reads.parts:
-            shape = (len(read.slots), len(read.cells) // len(read.slots), 16, KEY_BLOCK)
-            seen = torch.ones(shape) if read.bound is None else (read.bound > 0).view(shape)
-            real = torch.tensor([16, 16, 8])[read.cells.view(shape[:2])]  # the last tile is padded
-            visible += int((seen * (torch.arange(16) < real[..., None])[..., None]).sum())
-        assert visible == sum(min(p + 1, window or p + 1) for p in range(300, 340)), window
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (112, 16), (300, 40), (384, 660)])
+def test_a_query_sees_the_keys_of_its_window_and_no_others(pool, start, count):
+    tiles = pack(pool, [Chunk(held(pool, start), [0] * count)], 16).tiles
+    for window in (None, 1, 15, 128, 260, 261, 300, 2000):
+        expected = sum(min(position + 1, window or position + 1) for position in range(start, start + count))
+        assert seen(tiles, window) == expected, window
 
 
 def test_one_token_and_one_row_are_put_in_twice(pool):

@@ -146,6 +146,21 @@ def test_where_tiles_begin_and_who_is_beside_them_leaves_every_bit(window):
         assert torch.equal(torch.cat(parts), whole), sizes
 
 
+def test_scores_far_below_zero_beside_a_longer_sequence():
+    """About -500 each: what a tile lacks of another's blocks must not pass for scores of zero."""
+    g = torch.Generator().manual_seed(5)
+    pool = KVPool(FORMATS["fp32"], 1, KV_HEADS, 64, 512, poison=True)
+    sequences = [Sequence(), Sequence()]
+    batch = pack(pool, [Chunk(s, [0] * n) for s, n in zip(sequences, (300, 10), strict=True)], 16)
+    q = 8 + torch.randn(310, KV_HEADS, 64, generator=g)
+    k, v = torch.randn(2, 310, KV_HEADS, 64, generator=g)
+    k -= 8
+    pool.write(0, batch.slots, k, v)
+    out = paged_attention(q, pool.k[0], pool.v[0], None, None, batch.tiles, 0.125)
+    for mine in (slice(0, 300), slice(300, 310)):  # scores' fp32 steps at 500 are 3e-5
+        assert (out[mine] - naive(q[mine], k[mine], v[mine], 0.125)).abs().max() <= 1e-3
+
+
 @pytest.mark.parametrize("name", ["fp32", "bf16", "token-head", "int8 per head"])
 @pytest.mark.parametrize("tile_rows", [1, 16])
 def test_a_shared_prefix_is_read_once_and_leaves_every_bit(name, tile_rows):
