@@ -85,10 +85,10 @@ def test_a_window_drops_blocks_that_none_of_a_tile_reads(pool):
         assert sum(len(read.cells) for read in reads.parts) == blocks, window
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 1), (112, 16), (300, 40), (384, 660)])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (112, 16), (300, 40), (384, 660), (1920, 16)])
 def test_a_query_sees_the_keys_of_its_window_and_no_others(pool, start, count):
     tiles = pack(pool, [Chunk(held(pool, start), [0] * count)], 16).tiles
-    for window in (None, 1, 15, 128, 260, 261, 300, 2000):
+    for window in (None, 1, 15, 128, 260, 261, 300, 1793, 2000):
         expected = sum(min(position + 1, window or position + 1) for position in range(start, start + count))
         assert seen(tiles, window) == expected, window
 
