@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 
 import numpy as np
-from scipy.special import logsumexp
 
 BETS = np.geomspace(0.02, 0.98, 24)
 E_LEVEL = 0.01  # the process's share of alpha = .05
@@ -74,7 +73,7 @@ def hybrid_p(p_fixed: float, log_e_max: float) -> float:
 
 
 def _mixture(logs: np.ndarray) -> float:
-    return float(logsumexp(logs) - log(len(BETS)))
+    return float(np.logaddexp.reduce(logs)) - log(len(BETS))
 
 
 @dataclass
