@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from evalsvc import harness
-from evalsvc.engine.requests import GenerateRequest, RequestFailure, ScoreRequest
+from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure, ScoreRequest
 from evalsvc.errors import CapabilityError, ConfigError, EngineError
 from evalsvc.harness import EvalsvcLM
 
@@ -207,7 +207,7 @@ def test_generated_texts_equal_hf(hf, ours):
         (WORDS, {"until": [], "max_gen_toks": 12}),
         (WORDS[:30], {"until": ["\n"], "max_new_tokens": 20, "do_sample": False, "temperature": 0.0}),
         ("<bos>" + WORDS[:20], {"until": [], "max_gen_toks": 5}),
-        (WORDS[10:], {"max_gen_toks": 12, "num_beams": 1}),
+        (WORDS[10:], {"max_gen_toks": 12, "num_beams": 1, "bad_words_ids": None}),
     ]
     theirs, mine = both(hf, ours, "generate_until", *asked)
     assert theirs == mine
@@ -246,6 +246,27 @@ def test_an_answer_begins_after_the_thinking(make):
         ask("generate_until", (WORDS, {"until": [], "max_gen_toks": 20})), disable_tqdm=True
     )
     assert found == [plain[0].split(mark)[-1].lstrip()]
+
+
+def test_special_tokens_are_no_text(make, monkeypatch):
+    """BOS inside an answer is left out, as hf leaves it out; EOS ends it."""
+    lm = make()
+    ids = lm.tokenizer.encode("a<bos>b<eos>")
+    assert {lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id} < set(ids)
+
+    def answer(requests):
+        yield GenerateResult(
+            id=requests[0].id,
+            text="",
+            token_ids=tuple(ids),
+            prompt_tokens=1,
+            prompt_sha256="",
+            finish_reason="stop",
+            stage_tokens={"prefill": 1, "decode": len(ids) - 1},
+        )
+
+    monkeypatch.setattr(lm.engine, "answer", answer)
+    assert lm.generate_until(ask("generate_until", ("x", {"max_gen_toks": 9})), disable_tqdm=True) == ["ab"]
 
 
 def made_request(lm, monkeypatch, **arguments):
@@ -322,12 +343,13 @@ def test_chats_are_written_by_the_models_template(make, caplog):
     lm = make(enable_thinking=False)
     lm.tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-        "[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "[{{ m.role }}]{{ m.content }}|{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% if enable_thinking is false %}-{% endif %}{% endif %}"
     )
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    assert lm.apply_chat_template(turns[1:]) == "[user]Hi[assistant]-"
-    assert lm.apply_chat_template(turns) == "[user]Hi[assistant]-"
+    assert lm.apply_chat_template(turns[1:]) == "[user]Hi|[assistant]-"
+    assert lm.apply_chat_template(turns) == "[user]Hi|[assistant]-"
+    assert lm.apply_chat_template(turns[1:], add_generation_prompt=False) == "[user]Hi", "the last turn goes on"
     assert "without its system turns" in caplog.text
     assert lm.chat_template(True) == lm.tokenizer.chat_template
 
