@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from evalsvc.engine.requests import Answer, GenerateRequest, ScoreRequest
 
-Asked = GenerateRequest | ScoreRequest
+Asked: TypeAlias = GenerateRequest | ScoreRequest
 
 
 @dataclass(frozen=True, kw_only=True)
