@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure
+from evalsvc.engine.sampling import Choice, Sampling, choose
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,17 @@ def test_a_seed_decides_the_draw_and_nothing_else_does(drawn, ids):
     for requests in ([asked, *crowd], [*crowd, asked]):
         found = next(a for a in drawn.generate(requests) if a.id == "asked")
         assert (found.token_ids, found.text, found.logprobs) == one
+
+
+def test_each_token_is_drawn_with_the_noise_of_its_own_sample_and_step(engine, ids):
+    """fp32: drawn again from this engine's logits of prompt and answer, computed at once."""
+    prompt = ids(20, 7)
+    request = GenerateRequest(prompt=prompt, max_tokens=12, temperature=1.5, top_k=40, seed=9, n=3)
+    for answer in engine.generate([request]):
+        rows = engine.logits([*prompt, *answer.token_ids[:-1]])[len(prompt) - 1 :]
+        sampling = Sampling.from_request(request)
+        choices = [Choice(sampling, answer.sample, step) for step in range(len(rows))]
+        assert tuple(choose(rows, choices)) == answer.token_ids
 
 
 def test_greedy_samples_are_all_the_greedy_answer(drawn, ids):

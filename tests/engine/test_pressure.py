@@ -150,6 +150,17 @@ def test_prefixes_and_preemption_together_change_no_bit(serve, alone, mixed, not
     nothing_held(engine)
 
 
+def test_a_score_that_is_sent_back_counts_no_token_twice(serve, alone, ids, answers, unequal):
+    """Two answers grow into the pages of a score through decode that came last."""
+    engine = serve("llama", unequal, kv_tokens=8 * PAGE)
+    requests = [GenerateRequest(prompt=ids(30, n), max_tokens=50, id=str(n)) for n in (1, 2)]
+    score = ScoreRequest(context=ids(16, 3), continuations=(ids(40, 4),), through="decode", top_logprobs=1, id="score")
+    found = answers(engine, [*requests, score])
+    assert engine.stats()["preemptions"] > 0
+    assert engine.arm().decode.work.tokens > 2 * 49 + 40  # some of them again
+    assert found == alone([*requests, score])
+
+
 def test_the_first_run_equals_every_later_one(serve, mixed, answers, unequal):
     engine = serve("llama", unequal)
     first = answers(engine, mixed(33))
