@@ -156,7 +156,8 @@ def command(path: Path, database: Path) -> list[str]:
 
 
 def kill_command(path: Path, database: Path, samples: int, sent: signal.Signals, limit_s: float = 240) -> str:
-    """Sends a signal to the command once it has stored so many samples; returns what it had said."""
+    """Sends a signal to the command once so many samples are stored, one at least by it; returns what it had said."""
+    samples = max(samples, stored(database) + 1)  # before that it may be starting, and know no signal
     process = subprocess.Popen(
         command(path, database),
         stdout=subprocess.DEVNULL,

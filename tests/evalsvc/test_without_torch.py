@@ -92,7 +92,14 @@ def test_a_run_says_what_is_missing(write_experiment, tmp_path):
 
 
 # Rooms of the extra; all else is core.
-EXTRA = ("engine/", "kernels/", "evalsvc/targets/embedded.py", "evalsvc/suites/lmeval.py", "evalsvc/suites/task_")
+EXTRA = (
+    "engine/",
+    "kernels/",
+    "evalsvc/harness.py",
+    "evalsvc/targets/embedded.py",
+    "evalsvc/suites/lmeval.py",
+    "evalsvc/suites/task_",
+)
 DISTRIBUTIONS = {**metadata.packages_distributions(), "pydantic_core": ["pydantic"]}  # which pins it
 
 
