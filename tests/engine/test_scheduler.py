@@ -170,11 +170,17 @@ requests = st.one_of(
 )
 
 
-# The second holds the pages that its tails wait for; the third's first page is idle, and would be counted as room.
-CROWDED = [
+# The second owes itself the pages of a long tail.
+OWING = [
     Asked([7] * PAGE, answers=[(0, [2])]),
     Asked([9], tails=[[3], [3] * 48, [3]]),
     Asked([*[7] * PAGE, 9], tails=[[3] * 64, [3]]),
+]
+# What the third finds in the cache is idle, and no room for the rest of it.
+IDLE = [
+    Asked([7] * 40, answers=[(0, [2])]),
+    Asked([0, 9], tails=[[3] * 63, [3]]),
+    Asked([*[7] * 40, 9], tails=[[3]]),
 ]
 
 
@@ -187,13 +193,15 @@ CROWDED = [
     st.sampled_from([1, 3, 7, 16, 17, 40]),
 )
 @example([Asked([7] * 16, answers=[(0, [2, 3, 2])]), Asked([7] * 15, answers=[(0, [2, 3, 2])])], 3, 3, 2, 1)
-@example(CROWDED, 11, 3, 2, 3)
+@example(OWING, 11, 3, 2, 3)
+@example(IDLE, 8, 3, 2, 3)
 def test_every_request_ends_once_and_every_page_is_accounted_for(asked, prefill, decode, max_batch, chunk):
-    """In pools of so many pages; what can never fit is refused."""
+    """In pools of so many pages, the second half with what the first one left in the caches."""
     world = World(prefill * PAGE, [decode * PAGE, (decode + 2) * PAGE], max_batch, chunk)
-    for one in asked:
-        world.submit(one)
-    world.run()
+    for half in (asked[: len(asked) // 2], asked[len(asked) // 2 :]):
+        for one in half:
+            world.submit(one)
+        world.run()
 
 
 @settings(max_examples=60, deadline=None)
