@@ -145,7 +145,7 @@ def test_a_group_that_does_not_divide_is_refused_with_the_groups_that_do(tiny):
         list(engine.generate([GenerateRequest(prompt="x", max_tokens=1)]))
 
 
-@pytest.mark.parametrize("name", ["no/such", "nowhere.gguf", "/tmp/nothing/here"])
+@pytest.mark.parametrize("name", ["no/such", "nowhere.gguf", "/nothing/is/here"])
 def test_a_model_that_is_not_there_is_refused_by_name(name):
     with pytest.raises(EngineError, match=name.split("/")[-1]):
         Engine.load(name, plan="w=bf16")
