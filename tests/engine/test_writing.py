@@ -280,6 +280,7 @@ def pieces_shown(text: Text, pieces: list[str], stop: tuple[str, ...]) -> list[s
     ("pieces", "stop", "shown"),
     [
         (["a", "b", "c"], (), ["a", "b", "c"]),
+        (["<", "<think>", "-->"], (), ["<", "<think>", "-->"]),
         (["a", "b", "c"], ("x",), ["a", "b", "c"]),
         (["a", "b", "c"], ("bd",), ["a", "", "bc"]),
         (["a", "b", "c"], ("bc",), ["a", "", ""]),
