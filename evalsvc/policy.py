@@ -27,6 +27,8 @@ class Policy(BaseModel):
         rendering: Whether prompts must have become the same tokens in both arms.
         guards: `listed` names inconclusive suites and lets them pass, `strict` does not.
         inconclusive: What a pipeline does with INCONCLUSIVE: `block` exits 3, `accept` exits 0. The word stays.
+        design: `fixed` looks once, at all items; `sequential` looks after every block and may stop an arm early.
+        block_items: Items between two looks of the sequential design.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -41,6 +43,8 @@ class Policy(BaseModel):
     rendering: Literal["same", "may_differ"] = "same"
     guards: Literal["listed", "strict"] = "listed"
     inconclusive: Literal["block", "accept"] = "block"
+    design: Literal["fixed", "sequential"] = "fixed"
+    block_items: Annotated[int, Field(ge=1)] = 250
 
     @property
     def margin(self) -> float:

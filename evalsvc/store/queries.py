@@ -335,6 +335,7 @@ def _arm_record(arm: Arm, run: Run) -> ArmRecord:
         proof_status=arm.proof_status,
         probe=arm.probe,
         expected=arm.expected,
+        seed=run.seed,
     )
 
 

@@ -94,7 +94,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRecord:
-    """One arm with what its run says of it."""
+    """One arm with what its run says of it. `seed` is that of the order in which its items were asked."""
 
     id: int
     run_id: int
@@ -114,6 +114,7 @@ class ArmRecord:
     proof_status: str | None
     probe: dict[str, Any] | None
     expected: int
+    seed: int = 0
 
     @property
     def address(self) -> str:
