@@ -18,7 +18,7 @@ from itertools import combinations, product
 import numpy as np
 
 from evalsvc.verdict.families import holm
-from evalsvc.verdict.resample import mean_bounds, sign_flip_p
+from evalsvc.verdict.resample import mean_bounds, sign_flips, two_sided_p
 
 Change = tuple[str, str]  # factor, format
 Arm = frozenset[Change]
@@ -101,7 +101,6 @@ def _effect(
     index = np.unique(names, return_inverse=True)[1]
     totals, sizes = np.bincount(index, contrasts[usable]), np.bincount(index).astype(float)
     lower, upper, _ = mean_bounds(totals, sizes, alpha / 2, rng, reach=float(len(chosen)))
-    p = min(1.0, 2 * min(sign_flip_p(totals, rng), sign_flip_p(-totals, rng)))
     return Effect(
         changes=chosen,
         contexts=tuple(there),
@@ -110,7 +109,7 @@ def _effect(
         drop=float(contrasts[usable].mean()),
         lower=lower,
         upper=upper,
-        p=p,
+        p=float(two_sided_p(sign_flips(totals[:, None], rng))[0]),
     )
 
 

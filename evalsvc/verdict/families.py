@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.stats import false_discovery_control
 
+from evalsvc.verdict.resample import flipped_sums
+
 
 def holm(p: Sequence[float]) -> list[float]:
     """Adjusted p values, in the order given, that control the chance of any false rejection.
@@ -67,12 +69,11 @@ def max_drop_p(
         scale[scale == 0] = np.inf
         names += [f"{task}/{arm}" for arm in range(values.shape[1])]
         seen.append(values.sum(axis=0) / scale)
-        moving = values[np.any(values != 0, axis=1)].astype(np.float32)
-        signs = rng.integers(0, 2, size=(draws, len(moving)), dtype=np.int8).astype(np.float32) * 2 - 1
-        drawn.append(signs @ moving / scale)
+        moving = values[np.any(values != 0, axis=1)]
+        drawn.append(flipped_sums(moving, rng, draws) / scale)
     z, null = np.concatenate(seen), np.concatenate(drawn, axis=1)
     order = np.argsort(-z)
     highest = np.maximum.accumulate(null[:, order[::-1]], axis=1)[:, ::-1]  # over this and all smaller ones
-    extreme = (highest >= z[order] - 1e-6).sum(axis=0)
+    extreme = (highest >= z[order] - 1e-9).sum(axis=0)
     adjusted = np.maximum.accumulate((1 + extreme) / (1 + draws))
     return {names[index]: float(p) for index, p in zip(order, adjusted, strict=True)}

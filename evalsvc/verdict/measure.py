@@ -17,7 +17,7 @@ from evalsvc.verdict.paired import (
     tango_lower,
     tango_upper,
 )
-from evalsvc.verdict.resample import mean_bounds, sign_flip_p
+from evalsvc.verdict.resample import mean_bounds, sign_flips
 
 FEW_CLUSTERS = 6
 
@@ -173,6 +173,7 @@ def _measure_fractions(
     rng = np.random.default_rng(len(differences))
     lower, upper, method = mean_bounds(groups.totals, groups.sizes, alpha, rng, reach=1.0)
     wide_lower, wide_upper, _ = mean_bounds(groups.totals, groups.sizes, alpha / 2, rng, reach=1.0)
+    p, p_gain = (float(each[0]) for each in sign_flips(groups.totals[:, None], rng))
     labels = {label or str(i) for i, label in enumerate(clusters)}
     clustered = len(labels) < len(differences)
     return Measurement(
@@ -180,8 +181,8 @@ def _measure_fractions(
         lost=int((differences > 0).sum()),
         gained=int((differences < 0).sum()),
         alpha=alpha,
-        p=sign_flip_p(groups.totals, rng),
-        p_gain=sign_flip_p(-groups.totals, rng),
+        p=p,
+        p_gain=p_gain,
         p_mid=None,
         lower=max(lower, -1.0),
         upper=min(upper, 1.0),

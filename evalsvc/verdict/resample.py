@@ -3,7 +3,7 @@
 Differences are baseline minus candidate, so that a positive mean is a drop where more is better.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import sqrt
 
 import numpy as np
@@ -21,24 +21,66 @@ def sign_flip_p(differences: np.ndarray, rng: np.random.Generator, *, draws: int
     `(1 + extreme) / (1 + draws)`, or the exact share of all arrangements where there are at most 2^14 of them.
 
     Args:
-        differences: One a unit: an item's mean over its repeats, or a cluster's total.
+        differences: One a unit: an item's mean over its repeats, or a cluster's total. Shape: (units,).
         rng: Source of the draws.
         draws: How many, where not all are counted.
     """
-    moving = differences[np.abs(differences) > 1e-12]
-    if not len(moving):
-        return 1.0
-    seen = moving.sum() - 1e-9 * np.abs(moving).sum()  # sums that differ by rounding alone are equal
+    return float(sign_flips(differences[:, None], rng, draws=draws)[0, 0])
+
+
+def sign_flips(differences: np.ndarray, rng: np.random.Generator, *, draws: int = DRAWS) -> np.ndarray:
+    """`sign_flip_p` of several measures of the same units in both directions, from one set of draws.
+
+    Args:
+        differences: Shape (units, measures).
+        rng: As there.
+        draws: As there.
+
+    Returns:
+        One-sided p against "no drop", then against "no gain". Shape: (2, measures).
+    """
+    moving = differences[np.any(np.abs(differences) > 1e-12, axis=1)]
+    seen, slack = moving.sum(axis=0), 1e-9 * np.abs(moving).sum(axis=0)  # sums that differ by rounding alone are equal
     if len(moving) <= EXACT_UP_TO:
-        signs = 1 - 2 * ((np.arange(2 ** len(moving))[:, None] >> np.arange(len(moving))) & 1)
-        return float(np.mean(signs @ moving >= seen))
-    extreme, left = 0, draws
-    while left:
-        size = min(left, max(1, 4_000_000 // len(moving)))
-        signs = rng.integers(0, 2, size=(size, len(moving)), dtype=np.int8) * 2 - 1
-        extreme += int(np.sum(signs @ moving >= seen))
-        left -= size
-    return (1 + extreme) / (1 + draws)
+        counted, sums = 0, _signs(len(moving)) @ moving
+    else:
+        counted, sums = 1, flipped_sums(moving, rng, draws)
+    extreme = np.stack([(sums >= seen - slack).sum(axis=0), (sums <= seen + slack).sum(axis=0)])
+    return (counted + extreme) / (counted + len(sums))
+
+
+def two_sided_p(one_sided: np.ndarray) -> np.ndarray:
+    """Twice the smaller of two one-sided p, at most 1. Shape: (2, measures) -> (measures,)."""
+    return np.minimum(1.0, 2 * one_sided.min(axis=0))
+
+
+def flipped_sums(differences: np.ndarray, rng: np.random.Generator, draws: int) -> np.ndarray:
+    """Sums over units under random signs; all measures of a unit get one sign.
+
+    Eight units take their signs from one random byte, and the 256 sums that eight units can have are looked up: 12,032
+    units and 9,999 draws take about a tenth of the time of drawing and multiplying each sign.
+
+    Args:
+        differences: Shape (units, measures).
+        rng: Source of the signs.
+        draws: How many sets of signs.
+
+    Returns:
+        Shape (draws, measures).
+    """
+    units, measures = differences.shape
+    groups = -(-units // 8)
+    padded = np.zeros((8 * groups, measures))
+    padded[:units] = differences
+    sums = np.zeros((draws, measures))
+    for table in _signs(8) @ padded.reshape(groups, 8, measures):
+        sums += table.take(rng.integers(0, 256, size=draws, dtype=np.uint8), axis=0)
+    return sums
+
+
+def _signs(units: int) -> np.ndarray:
+    """Every arrangement of signs. Shape: (2^units, units)."""
+    return 1.0 - 2.0 * ((np.arange(2**units)[:, None] >> np.arange(units)) & 1)
 
 
 def mean_bounds(
@@ -104,10 +146,13 @@ def corpus_p(
         draws: How many.
     """
     seen = float(statistic(baseline[None], candidate[None])[0])
-    swap = rng.integers(0, 2, size=(draws, len(baseline))).astype(bool)
-    swap = swap.reshape(draws, len(baseline), *(1,) * (baseline.ndim - 1))
-    drawn = statistic(np.where(swap, candidate, baseline), np.where(swap, baseline, candidate))
-    return (1 + int(np.sum(drawn >= seen - 1e-12 * abs(seen)))) / (1 + draws)
+    extreme = 0
+    for size in _blocks(draws, baseline):
+        swap = rng.integers(0, 2, size=(size, len(baseline))).astype(bool)
+        swap = swap.reshape(*swap.shape, *(1,) * (baseline.ndim - 1))
+        drawn = statistic(np.where(swap, candidate, baseline), np.where(swap, baseline, candidate))
+        extreme += int(np.sum(drawn >= seen - 1e-12 * abs(seen)))
+    return (1 + extreme) / (1 + draws)
 
 
 def corpus_bounds(
@@ -129,6 +174,16 @@ def corpus_bounds(
         rng: Source of the draws.
         draws: How many.
     """
-    chosen = rng.integers(0, len(baseline), size=(draws, len(baseline)))
-    drawn = statistic(baseline[chosen], candidate[chosen])
-    return float(np.quantile(drawn, alpha)), float(np.quantile(drawn, 1 - alpha))
+    drawn = []
+    for size in _blocks(draws, baseline):
+        chosen = rng.integers(0, len(baseline), size=(size, len(baseline)))
+        drawn.append(statistic(baseline[chosen], candidate[chosen]))
+    lower, upper = np.quantile(np.concatenate(drawn), [alpha, 1 - alpha])
+    return float(lower), float(upper)
+
+
+def _blocks(draws: int, values: np.ndarray) -> Iterator[int]:
+    """Sizes that sum to `draws`, each of so many that the values drawn stay in a processor's cache."""
+    size = max(1, 250_000 // max(values.size, 1))
+    for start in range(0, draws, size):
+        yield min(size, draws - start)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from scipy.special import logsumexp
 
-from evalsvc.verdict.resample import sign_flip_p
+from evalsvc.verdict.resample import sign_flips, two_sided_p
 
 ROUNDING = 1e-12  # what is left of a sum of probabilities is known no better
 
@@ -45,35 +46,42 @@ def choice_signals(
         candidate: As `baseline`.
         gold: Index of the right choice of each item.
         rng: Source of the sign-flips.
+
+    Returns:
+        Of the items whose signals are finite in both arms; empty without any.
     """
     if not gold:
         return []
-    rows = [
-        [a - b for a, b in zip(_of_item(ours, right), _of_item(theirs, right), strict=True)]
-        for ours, theirs, right in zip(baseline, candidate, gold, strict=True)
-    ]
+    with np.errstate(invalid="ignore"):
+        falls = _of_items(baseline, gold) - _of_items(candidate, gold)
+    falls = falls[np.isfinite(falls).all(axis=1)]
+    if not len(falls):
+        return []
+    ps = two_sided_p(sign_flips(falls, rng, draws=1999))
     return [
-        Signal(name, len(rows), float(values.mean()), _two_sided(values, rng))
-        for name, values in zip(("gold_margin", "brier", "gold_probability"), np.array(rows).T, strict=True)
+        Signal(name, len(falls), float(mean), float(p))
+        for name, mean, p in zip(("gold_margin", "brier", "gold_probability"), falls.mean(axis=0), ps, strict=True)
     ]
 
 
-def _of_item(logprobs: Sequence[float], right: int) -> tuple[float, float, float]:
-    values = np.asarray(logprobs, dtype=float)
-    shares = np.exp(values - logsumexp(values))
-    target = np.zeros(len(values))
-    target[right] = 1
-    margin = values[right] - np.delete(values, right).max()
-    return float(margin), -float(((shares - target) ** 2).sum()), float(shares[right])
-
-
-def _two_sided(values: np.ndarray, rng: np.random.Generator) -> float:
-    return min(1.0, 2 * min(sign_flip_p(values, rng, draws=1999), sign_flip_p(-values, rng, draws=1999)))
+def _of_items(logprobs: Sequence[Sequence[float]], gold: Sequence[int]) -> np.ndarray:
+    """Gold margin, Brier (negated) and gold probability. Shape: (items, 3)."""
+    counts = np.array([len(row) for row in logprobs])
+    there = np.arange(counts.max()) < counts[:, None]
+    values = np.full(there.shape, -np.inf)
+    values[there] = np.fromiter(chain.from_iterable(logprobs), dtype=float, count=int(counts.sum()))
+    shares = np.exp(values - logsumexp(values, axis=1, keepdims=True))
+    right = np.arange(there.shape[1]) == np.asarray(gold)[:, None]
+    margin = values[right] - values.max(axis=1, where=~right, initial=-np.inf)
+    return np.stack([margin, -((shares - right) ** 2).sum(axis=1), shares[right]], axis=1)
 
 
 def kl_divergence(log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:
     """KL(p || q) in nats of log-probabilities over the last dimension; never below 0."""
-    return np.maximum((np.exp(log_p) * (log_p - log_q)).sum(axis=-1), 0.0)
+    p = np.exp(log_p)
+    with np.errstate(invalid="ignore"):
+        parts = np.where(p > 0, p * (log_p - log_q), 0.0)  # what p excludes adds nothing, though its log is infinite
+    return np.maximum(parts.sum(axis=-1), 0.0)
 
 
 def kl_of_top(log_p: np.ndarray, log_q: np.ndarray, k: int) -> np.ndarray:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from scipy.stats import permutation_test
 
 from evalsvc.verdict.paired import mcnemar_exact
-from evalsvc.verdict.resample import EXACT_UP_TO, corpus_bounds, corpus_p, mean_bounds, sign_flip_p
+from evalsvc.verdict.resample import (
+    EXACT_UP_TO,
+    corpus_bounds,
+    corpus_p,
+    flipped_sums,
+    mean_bounds,
+    sign_flip_p,
+    sign_flips,
+    two_sided_p,
+)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -42,6 +51,27 @@ def test_p_is_uniform_or_larger_without_a_drop():
     found = [sign_flip_p(generator.normal(0, 1, 40) ** 3, generator, draws=199) for _ in range(1500)]
     for level in (0.05, 0.2, 0.5):
         assert np.mean(np.array(found) <= level) == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / 1500))
+
+
+@pytest.mark.parametrize("units", [1, 8, 13])
+def test_sums_under_random_signs_are_sums_that_signs_can_make_each_about_as_often(units):
+    values = np.stack([2.0 ** np.arange(units), np.arange(units) + 1.0], axis=1)  # the first names the arrangement
+    drawn = flipped_sums(values, rng(1), 40_000)
+    minus = ((values[:, 0].sum() - drawn[:, 0]) / 2).astype(int)
+    signs = 1 - 2 * ((minus[:, None] >> np.arange(units)) & 1)
+    assert np.array_equal(signs @ values, drawn)
+    assert signs.mean(axis=0) == pytest.approx(0, abs=4 / np.sqrt(40_000))
+    if units > 1:
+        assert (signs[:, 0] * signs[:, -1]).mean() == pytest.approx(0, abs=4 / np.sqrt(40_000))
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=1, max_size=40))
+def test_swapping_the_arms_swaps_the_directions(values):
+    measures = np.array([values, np.roll(values, 1) * np.arange(1, len(values) + 1)]).T
+    forward, backward = sign_flips(measures, rng(2), draws=99), sign_flips(-measures, rng(2), draws=99)
+    assert np.array_equal(forward, backward[::-1])
+    assert np.array_equal(two_sided_p(forward), two_sided_p(backward))
+    assert np.all((forward > 0) & (forward <= 1))
 
 
 def test_no_difference_at_all_is_no_evidence():
@@ -96,6 +126,23 @@ def test_a_corpus_metric_that_is_a_mean_agrees_with_the_sign_flip():
     lower, upper = corpus_bounds(mean_drop, baseline, candidate, 0.05, rng(3))
     expected = mean_bounds(baseline - candidate, np.ones(60), 0.05, rng())
     assert (lower, upper) == pytest.approx(expected[:2], abs=0.01)
+
+
+def test_many_draws_are_made_in_blocks_and_none_is_lost():
+    """Of 600,000 values at a time at most a quarter million are drawn at once."""
+    generator = rng(8)
+    baseline = (generator.random(2000) < 0.8).astype(float)
+    candidate = np.where(generator.random(2000) < 0.05, 1 - baseline, baseline)
+    sizes = []
+
+    def counted(ours, theirs):
+        sizes.append(len(ours))
+        return mean_drop(ours, theirs)
+
+    bounds = corpus_bounds(counted, baseline, candidate, 0.05, rng(1), draws=300)
+    assert sizes == [125, 125, 50]
+    chosen = rng(1).integers(0, 2000, size=(300, 2000))
+    assert bounds == tuple(np.quantile(mean_drop(baseline[chosen], candidate[chosen]), [0.05, 0.95]))
 
 
 def test_a_metric_of_sums_is_no_mean_of_items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from evalsvc.verdict.secondary import choice_signals, kl_divergence, kl_of_top, spread
 
@@ -52,6 +52,40 @@ def test_equal_arms_and_no_items():
     same = [[0.1, 0.2]] * 5
     assert all((s.mean, s.p) == (0, 1.0) for s in choice_signals(same, same, [0] * 5, np.random.default_rng(0)))
     assert choice_signals([], [], [], np.random.default_rng(0)) == []
+
+
+def by_hand(logprobs, right):
+    shares = softmax(logprobs)
+    others = [value for index, value in enumerate(logprobs) if index != right]
+    brier = sum((share - (index == right)) ** 2 for index, share in enumerate(shares))
+    return logprobs[right] - max(others), -brier, shares[right]
+
+
+def test_items_of_unequal_numbers_of_choices_are_what_each_is_alone():
+    rng = np.random.default_rng(3)
+    counts = [2, 5, 4, 3, 2, 4]
+    baseline, candidate = ([list(rng.normal(-3, 2, count)) for count in counts] for _ in range(2))
+    gold = [1, 4, 0, 2, 0, 3]
+    expected = [np.subtract(by_hand(b, g), by_hand(c, g)) for b, c, g in zip(baseline, candidate, gold, strict=True)]
+    found = choice_signals(baseline, candidate, gold, rng)
+    assert [signal.mean for signal in found] == pytest.approx(np.mean(expected, axis=0))
+    assert {signal.n for signal in found} == {6}
+
+
+def test_an_item_without_finite_signals_is_left_out_and_counted_so():
+    """A choice of probability 0 in one arm has no finite margin; NaN would otherwise be the mean of all."""
+    rng = np.random.default_rng(3)
+    first, second = [0.0, -1.0], [-np.inf, 0.0]
+    found = choice_signals([first, first, [np.nan, 0.0]], [first, second, first], [0, 0, 0], rng)
+    assert [(signal.n, signal.mean, signal.p) for signal in found] == [(1, 0.0, 1.0)] * 3
+    assert choice_signals([second], [first], [0], rng) == []
+
+
+def test_what_the_first_excludes_adds_nothing_and_what_the_second_excludes_everything():
+    sure, even = np.array([0.0, -np.inf]), np.log([0.5, 0.5])
+    assert kl_divergence(sure, even) == pytest.approx(np.log(2))
+    assert kl_divergence(sure, sure) == 0
+    assert kl_divergence(even, sure) == np.inf
 
 
 def test_the_spread_names_its_number():
