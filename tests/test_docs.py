@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -31,9 +33,15 @@ def test_every_command_stands_in_the_readme_and_every_one_there_exists() -> None
     assert named & set(COMMANDS) >= {"run", "gate", "compare", "verdict", "ls", "show", "dashboard"}
 
 
+def commands(command: Any) -> Iterator[Any]:
+    """A command and all under it."""
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from commands(inner)
+
+
 def test_every_option_in_the_readme_exists() -> None:
-    group = get_command(build_app())
-    known = {option for command in group.commands.values() for p in command.params for option in p.opts}  # pyright: ignore[reportAttributeAccessIssue]
+    known = {option for command in commands(get_command(build_app())) for p in command.params for option in p.opts}
     ours = "\n".join(line for line in README.splitlines() if not line.startswith("python -m"))  # lm-eval's own options
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", ours)) <= known | {"--help"}
 

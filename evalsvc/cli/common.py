@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_DB = "results/evalsvc.sqlite"
+ADDRESS_HELP = "RUN:ARM, @NAME of a promoted baseline, or ARM of its latest finished run."
 
 Db = Annotated[
     str, typer.Option("--db", envvar="EVALSVC_DB", metavar="PATH", help="Database of the runs.", show_envvar=True)

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import DEFAULT_DB, Db, Json
+from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
 
 
 def compare(
-    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help="RUN:ARM, or ARM of its latest finished run.")],
+    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=ADDRESS_HELP)],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="As the baseline.")],
     policy: Annotated[str | None, typer.Option(metavar="FILE", help="Policy file; else 1 point, guards 5.")] = None,
     db: Db = DEFAULT_DB,

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import DEFAULT_DB, Db, Json, PolicyFile
+from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json, PolicyFile
 
 
 def gate(
     policy: PolicyFile,
-    baseline: Annotated[str, typer.Option(metavar="ADDRESS", help="RUN:ARM, or ARM of its latest finished run.")],
+    baseline: Annotated[str, typer.Option(metavar="ADDRESS", help=ADDRESS_HELP)],
     candidate: Annotated[list[str], typer.Option(metavar="ADDRESS", help="As the baseline; may be given again.")],
     families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
     db: Db = DEFAULT_DB,

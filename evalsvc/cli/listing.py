@@ -9,14 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from evalsvc.cli.common import one_line
-from evalsvc.store.records import ArmRecord, ArmTotals, RunRecord
+from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, RunRecord
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
         numeric = column in ("samples", "errors", "mean", "max", "tokens")
-        whole = numeric or column in ("run", "status", "started")
+        whole = numeric or column in ("run", "status", "started", "since")
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     return table
 
@@ -44,6 +44,17 @@ def render_run(run: RunRecord, arms: Sequence[ArmRecord]) -> RenderableType:
         mark = " [injected]" if arm.injected else " (baseline)" if arm.name == run.baseline else ""
         _add(table, arm.address + mark, arm.status, arm.proof_status or "none", arm.plan)
     return Group(render_runs([run]), Text(""), table)
+
+
+def render_baselines(baselines: Sequence[BaselineRecord]) -> RenderableType:
+    """One line a promotion."""
+    if not baselines:
+        return Text("no baselines yet; `evalsvc baseline promote ADDRESS --name NAME --why TEXT` names one")
+    table = _table("name", "arm", "since", "why")
+    for record in baselines:
+        since = record.created_at.replace("T", " ")[:16]
+        _add(table, f"@{record.name}" + ("" if record.current else " (before)"), record.address, since, record.why)
+    return table
 
 
 def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:

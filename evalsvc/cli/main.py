@@ -27,6 +27,7 @@ COMMANDS = (
     "noise",
     "ls",
     "show",
+    "baseline",
     "dashboard",
     "model",
 )

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import DEFAULT_DB, Db, Json
+from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
 
 
 def show(
-    address: Annotated[str, typer.Argument(help="RUN, RUN:ARM, or ARM of its latest finished run.")],
+    address: Annotated[str, typer.Argument(help=f"RUN, {ADDRESS_HELP}")],
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, func, select
+from sqlalchemy import Row, and_, func, inspect, select
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.store.records import ArmRecord, ArmTotals, Pair, RunRecord, Side
-from evalsvc.store.schema import Arm, DecisionRow, ItemRow, Run, Sample, ScoreRow
+from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Pair, RunRecord, Side
+from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
 
 _CHUNK = 500  # values in one IN (...): SQLite's oldest limit is 999
@@ -69,12 +69,15 @@ def arms(store: Store, run_id: int | None = None) -> list[ArmRecord]:
 
 
 def resolve_arm(store: Store, address: str) -> ArmRecord:
-    """The arm that a person means by `RUN:ARM`, or by `ARM` alone: that of the latest finished main run.
+    """The arm that a person means by `RUN:ARM`, `@NAME`, or `ARM` alone: that of the latest finished main run.
 
     Raises:
-        ConfigError: No such run or arm, or `ARM` is only in unfinished runs; says what there is.
+        ConfigError: No such run, arm or promoted baseline, or `ARM` is only in unfinished runs; says what there is.
     """
     known = arms(store)
+    if address.startswith("@"):
+        arm_id = _promoted(store, address)
+        return next(arm for arm in known if arm.id == arm_id)
     head, colon, tail = address.partition(":")
     if colon and head.isdecimal():
         run_id = int(head)
@@ -100,6 +103,36 @@ def resolve_arm(store: Store, address: str) -> ArmRecord:
         raise ConfigError(f"there is no arm '{address}': {store.name} has no arms; `evalsvc run FILE` makes them")
     names = dict.fromkeys(arm.name for arm in known)
     raise ConfigError(f"there is no arm '{address}' in {store.name}; it has {_listed(names)}")
+
+
+def baselines(store: Store) -> list[BaselineRecord]:
+    """All promotions, oldest first; none in a database that was written before there were any."""
+    query = select(BaselineRow, Arm.run_id, Arm.name).join(Arm, BaselineRow.arm_id == Arm.id).order_by(BaselineRow.id)
+    with store.session() as session:
+        if not inspect(session.connection()).has_table(BaselineRow.__tablename__):
+            return []
+        rows = [(row, f"{run_id}:{arm}") for row, run_id, arm in session.execute(query)]
+    newest = {row.name: row.id for row, _ in rows}
+    return [
+        BaselineRecord(
+            name=row.name,
+            arm_id=row.arm_id,
+            address=address,
+            why=row.why,
+            created_at=row.created_at,
+            current=newest[row.name] == row.id,
+        )
+        for row, address in rows
+    ]
+
+
+def _promoted(store: Store, address: str) -> int:
+    current = {record.name: record.arm_id for record in baselines(store) if record.current}
+    if address[1:] in current:
+        return current[address[1:]]
+    known = f"it has {_listed(f'@{name}' for name in current)}" if current else "no arm was promoted yet"
+    message = f"{address}: {store.name} has no such baseline; {known}; `evalsvc baseline promote` names one"
+    raise ConfigError(message)
 
 
 def aa_of(store: Store, run_id: int) -> ArmRecord | None:

@@ -151,6 +151,23 @@ class RunRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BaselineRecord:
+    """One promotion: since `created_at` the name meant the arm, until a later promotion of it.
+
+    Attributes:
+        address: `RUN:ARM`.
+        current: Whether this is the name's newest promotion.
+    """
+
+    name: str
+    arm_id: int
+    address: str
+    why: str
+    created_at: str
+    current: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArmTotals:
     """Sums over an arm's samples; None where no sample knows. `seconds` is work (waiting in a queue left out)."""
 

@@ -157,3 +157,17 @@ class DecisionRow(Base):
     exit_code: Mapped[int]
     decision: Mapped[dict[str, Any]]
     created_at: Mapped[str] = mapped_column(default=utc_now)
+
+
+class BaselineRow(Base):
+    """One promotion of an arm to a name. Rows stay; the newest of a name counts.
+
+    Came after the first databases were written: `open_store` adds the table where a database is opened for writing.
+    """
+
+    __tablename__ = "baselines"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(index=True)
+    arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
+    why: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[str] = mapped_column(default=utc_now)

@@ -140,6 +140,8 @@ def open_store(
             if new or (create and _holds_nothing(store)):
                 _create_tables(store, timeout_s)
             _check_schema(store)
+            if not read_only:
+                _add_missing_tables(store)
         except BaseException:
             store.close()
             raise
@@ -221,6 +223,18 @@ def _create_tables(store: Store, timeout_s: float) -> None:
         if not inspect(connection).get_table_names():
             Base.metadata.create_all(connection)
             session.add(Meta(key=_VERSION_KEY, value=str(SCHEMA_VERSION)))
+
+
+def _add_missing_tables(store: Store) -> None:
+    """Gives a database of an earlier evalsvc the tables that came since; one that has them all is not written to.
+
+    Earlier versions go on reading and writing it: they do not look at tables that they do not know.
+    """
+    with store.session() as session:
+        held = set(inspect(session.connection()).get_table_names())
+    if Base.metadata.tables.keys() - held:
+        with store.transaction() as session:
+            Base.metadata.create_all(session.connection())
 
 
 def _enable_wal(engine: Engine, timeout_s: float) -> None:
