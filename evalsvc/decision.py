@@ -172,6 +172,23 @@ class AAResult:
         return min(self.p, self.p_gain) < 0.01
 
 
+@dataclass(frozen=True)
+class Stop:
+    """The look of a sequential design that decided about a candidate.
+
+    Attributes:
+        word: `REGRESSED` or `PASS`.
+        items: Items up to that look, in the order in which they are asked.
+        planned: Items in all.
+        looks: Looks up to that one.
+    """
+
+    word: str
+    items: int
+    planned: int
+    looks: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """A policy applied to one candidate.
@@ -186,6 +203,7 @@ class Decision:
         differing_factors: Factors in which the arms' stages differ.
         uncovered_factors: Those that no counted row met.
         pairing_verified: Whether every pair's rendered tokens are known to be equal.
+        stop: The look that decided, of a sequential design; None where none did, or the design is fixed.
         rows: Pooled, then each suite followed by its families.
     """
 
@@ -203,6 +221,7 @@ class Decision:
     uncovered_factors: tuple[str, ...]
     pairing_verified: bool
     aa: AAResult | None
+    stop: Stop | None = None
     rows: tuple[Row, ...]
 
     @property
@@ -221,7 +240,7 @@ class Decision:
         """The decision as plain JSON, drops and bounds in points (their keys say so)."""
         document = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
         document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
-        document["aa"] = None if self.aa is None else asdict(self.aa)
+        document |= {name: None if document[name] is None else asdict(document[name]) for name in ("aa", "stop")}
         rows = [row.to_json() for row in self.rows]
         return {"schema": SCHEMA, "exit_code": self.exit_code, **_plain(document), "rows": rows}
 

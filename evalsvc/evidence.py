@@ -1,14 +1,18 @@
 """Whether stored samples can carry a verdict: factors met, one row an item, pairing, proof, errors."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from evalsvc.decision import AAResult
 from evalsvc.engine.precision import FACTORS
+from evalsvc.ordering import Looks, cluster_label
 from evalsvc.policy import Policy
 from evalsvc.store.records import ArmRecord, Pair, Side
+from evalsvc.verdict.hybrid import feed, measure_hybrid
 from evalsvc.verdict.measure import Measurement, measure
+from evalsvc.verdict.sequential import Sequential
 
 _WEIGHT_KEYS = ("weights", "checkpoint")
 _HASHES = {"item_hash": "item", "request_hash": "request", "settings_hash": "settings"}
@@ -60,6 +64,31 @@ def count_once(pairs: Iterable[Pair], differing: Sequence[str]) -> list[Pair]:
     return [next(found[through] for through in (*order, *found) if through in found) for found in rows.values()]
 
 
+def seen_factors(pairs: Iterable[Pair], differing: Sequence[str]) -> tuple[str, ...]:
+    """Factors that the scored tokens of any of these pairs met: the differing ones, or all where none differs."""
+    met: set[str] = set().union(*(met_factors(pair) for pair in pairs))
+    return in_order(met.intersection(differing) if differing else met)
+
+
+def counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str]) -> dict[str, list[Pair]]:
+    """Each suite's items, each once, without the rows that are blind to every differing factor."""
+    groups: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[(pair.suite, pair.family, pair.through)].append(pair)
+    blind = {key for key, members in groups.items() if differing and not seen_factors(members, differing)}
+    counted: dict[str, list[Pair]] = {suite: [] for suite in sorted({pair.suite for pair in pairs})}
+    for pair in count_once(pairs, differing):
+        if (pair.suite, pair.family, pair.through) not in blind:
+            counted[pair.suite].append(pair)
+    return counted
+
+
+def up_to(pairs: Sequence[Pair], looks: Looks) -> list[Pair]:
+    """The pairs that the last look saw."""
+    last = looks.ends[-1] if looks.ends else 0
+    return [pair for pair in pairs if looks.position[pair.suite, pair.item_id] < last]
+
+
 def average_repeats(pairs: Sequence[Pair]) -> list[Pair]:
     """One pair an item and `through`: repeats are averaged inside the item, since a repeat is no further item.
 
@@ -100,26 +129,67 @@ def _value(side: Side | None) -> float | None:
     return side.value
 
 
-def measure_pairs(pairs: Sequence[Pair], alpha: float, *, worst: bool = False) -> Measurement | None:
+def measure_pairs(
+    pairs: Sequence[Pair], alpha: float, *, worst: bool = False, looks: Looks | None = None
+) -> Measurement | None:
     """Measures pairs, clustered by (suite, family, cluster).
 
     Args:
         pairs: One row an item.
         alpha: Error rate of each direction.
         worst: Counts missing candidate items as lost and missing baseline items as right, instead of leaving them out.
+        looks: Where a sequential design looked; None for the fixed one.
 
     Returns:
         None when no pair can be used.
     """
-    chosen = list(pairs) if worst else [pair for pair in pairs if scored_values(pair)]
+    chosen = _usable(pairs, worst, looks)
     if not chosen:
         return None
-    return measure(
-        [1 if (value := _value(pair.baseline)) is None else value for pair in chosen],
-        [_value(pair.candidate) or 0 for pair in chosen],
-        ["\x1f".join((pair.suite, pair.family, pair.cluster)) if pair.cluster else "" for pair in chosen],
+    ours, theirs, labels = _columns(chosen)
+    if looks is None:
+        return measure(ours, theirs, labels, alpha=alpha)
+    return measure_hybrid(
+        ours,
+        theirs,
+        labels,
+        _ends(chosen, looks),
         alpha=alpha,
+        largest=_largest(chosen, looks),
+        complete=looks.complete,
     )
+
+
+def process_of(pairs: Sequence[Pair], looks: Looks, *, worst: bool = False) -> Sequential:
+    """The e-processes of pairs, fed with what each look saw; arguments as of `measure_pairs`."""
+    chosen = _usable(pairs, worst, looks)
+    ours, theirs, labels = _columns(chosen)
+    differences = [base - cand for base, cand in zip(ours, theirs, strict=True)]
+    return feed(differences, labels, _ends(chosen, looks), largest=_largest(chosen, looks))
+
+
+def _usable(pairs: Sequence[Pair], worst: bool, looks: Looks | None) -> list[Pair]:
+    """Pairs that count, in the order of the looks and up to the last of them."""
+    chosen = list(pairs) if worst else [pair for pair in pairs if scored_values(pair)]
+    if looks is None:
+        return chosen
+    return sorted(up_to(chosen, looks), key=lambda pair: looks.position[pair.suite, pair.item_id])
+
+
+def _columns(pairs: Sequence[Pair]) -> tuple[list[float], list[float], list[str]]:
+    ours = [1 if (value := _value(pair.baseline)) is None else value for pair in pairs]
+    theirs = [_value(pair.candidate) or 0 for pair in pairs]
+    return ours, theirs, [cluster_label(pair.suite, pair.family, pair.cluster) for pair in pairs]
+
+
+def _ends(pairs: Sequence[Pair], looks: Looks) -> list[int]:
+    positions = [looks.position[pair.suite, pair.item_id] for pair in pairs]
+    return [bisect_left(positions, end) for end in looks.ends]
+
+
+def _largest(pairs: Sequence[Pair], looks: Looks) -> int:
+    suites = {pair.suite for pair in pairs}
+    return max(looks.largest[suite] for suite in (suites if len(suites) == 1 else looks.largest))
 
 
 def check_aa(pairs: Sequence[Pair], address: str = "") -> AAResult | None:
@@ -156,15 +226,26 @@ def pairing_verified(pairs: Iterable[Pair]) -> bool:
     )
 
 
-def find_faults(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], policy: Policy) -> list[str]:
-    """Every reason for which these samples can carry no verdict under this policy; empty when they can."""
-    if not pairs or not any(scored_values(pair) for pair in pairs):
+def find_faults(
+    baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], policy: Policy, looks: Looks | None = None
+) -> list[str]:
+    """Every reason for which these samples can carry no verdict under this policy; empty when they can.
+
+    Args:
+        baseline: Judged by all its samples.
+        candidate: As `baseline`.
+        pairs: All of theirs.
+        policy: Limits.
+        looks: Of a sequential design: pairs after its last look are not looked at.
+    """
+    seen = pairs if looks is None else up_to(pairs, looks)
+    if not any(scored_values(pair) for pair in seen):
         return [f"no samples: no item is scored in both {baseline.address} and {candidate.address}"]
     return [
         *_arm_faults("baseline", baseline, [pair.baseline for pair in pairs], policy),
         *_arm_faults("candidate", candidate, [pair.candidate for pair in pairs], policy),
-        *_pair_faults(pairs, policy),
-        *_error_faults(pairs, policy),
+        *_pair_faults(seen, policy),
+        *_error_faults(seen, policy),
     ]
 
 
@@ -172,7 +253,12 @@ def _arm_faults(role: str, arm: ArmRecord, sides: list[Side | None], policy: Pol
     held = sum(side is not None for side in sides)
     if arm.status != "finished":
         yield f"{role} {arm.address} is unfinished: run its experiment again to continue it"
-    elif held < arm.expected:
+    elif arm.stopped is not None and (role == "baseline" or policy.design == "fixed"):
+        yield (
+            f"{role} {arm.address} was stopped early, after {arm.stopped['items']:,} of {arm.stopped['planned']:,} "
+            "items: it can only be a candidate, under a policy with `design: sequential`"
+        )
+    elif arm.stopped is None and held < arm.expected:
         yield f"{role} {arm.address} holds {held:,} of {arm.expected:,} samples"
     if arm.proof_status is None:
         if policy.proof == "required":

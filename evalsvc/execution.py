@@ -1,18 +1,24 @@
 """From an experiment file to a finished run: its arms, group by group, then the baseline against itself."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from evalsvc.decision import Stop
 from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
 from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_path
+from evalsvc.looking import complete_looks, find_stop
+from evalsvc.ordering import plan_looks
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
+from evalsvc.policy import Policy
 from evalsvc.questions import Question, questions
-from evalsvc.runner import ArmRun, run_group
+from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
@@ -75,7 +81,9 @@ def _passages(path: Path) -> list[str]:
     return passages
 
 
-def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = False) -> int:
+def execute(
+    prepared: Prepared, store: Store, report: Reporter, *, new: bool = False, policy: Policy | None = None
+) -> int:
     """Runs what is missing and returns the id of the main run.
 
     Args:
@@ -83,6 +91,7 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
         store: Open for writing, and locked by the caller.
         report: Told of progress.
         new: Start another run even when this one is finished or under way.
+        policy: A sequential one stops candidates once they are decided; None asks everything.
 
     Raises:
         EvalsvcError: Anything that stops the run; what was answered is stored.
@@ -108,13 +117,13 @@ def execute(prepared: Prepared, store: Store, report: Reporter, *, new: bool = F
     if workers > 1:
         run_parallel(
             run_job_elsewhere,
-            [(str(prepared.path), prepared.hash, store.address, job) for job in jobs],
+            [(str(prepared.path), prepared.hash, store.address, job, policy) for job in jobs],
             workers,
             report,
         )
     else:
         for job in jobs:
-            run_job(prepared, store, job, report)
+            run_job(prepared, store, job, policy, report)
     writer.finish_run(store, run_id)
     if aa_id is not None:
         writer.finish_run(store, aa_id)
@@ -156,7 +165,7 @@ def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> t
     return aa_id, None if _finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
 
-def run_job_elsewhere(path: str, digest: str, database: str, job: Job, report: Reporter) -> None:
+def run_job_elsewhere(path: str, digest: str, database: str, job: Job, policy: Policy | None, report: Reporter) -> None:
     """A job in a process of its own, which reads everything again.
 
     Raises:
@@ -166,10 +175,10 @@ def run_job_elsewhere(path: str, digest: str, database: str, job: Job, report: R
     if prepared.hash != digest:
         raise ConfigError(f"{path}: it or a suite of it was edited while its run was under way; run again")
     with open_store(database) as store:
-        run_job(prepared, store, job, report)
+        run_job(prepared, store, job, policy, report)
 
 
-def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> None:
+def run_job(prepared: Prepared, store: Store, job: Job, policy: Policy | None, report: Reporter) -> None:
     """Answers what is missing of a job's arms, compares distributions with the baseline's, and stores the proofs.
 
     The A/A asks in another order and in batches of another size, and shares nothing with the first run.
@@ -179,7 +188,8 @@ def run_job(prepared: Prepared, store: Store, job: Job, report: Reporter) -> Non
     target = _target(prepared, batch, {*job.arms, experiment.baseline})
     arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared)
     labels = {name: f"{name} again (A/A)" if job.again else name for name in arms}
-    _run(store, target, arms, prepared, experiment.seed + job.again, report, labels)
+    watch = None if job.again else _watch(store, prepared, job.run_id, policy)
+    _run(store, target, arms, prepared, experiment.seed + job.again, report, labels, watch)
     compared = [arm for name, arm in arms.items() if job.again or name != experiment.baseline]
     problems: dict[str, list[str]] = {}
     if prepared.passages and compared:
@@ -283,6 +293,7 @@ def _run(
     seed: int,
     report: Reporter,
     labels: Mapping[str, str],
+    watch: Watch | None,
 ) -> None:
     started = monotonic()
     counters = {name: report.progress(label) for name, label in labels.items()}
@@ -290,7 +301,7 @@ def _run(
     def count(name: str, done: int, total: int) -> None:
         counters[name](done, total)
 
-    outcomes = run_group(store, target, list(arms.values()), prepared.asked, seed, count)
+    outcomes = run_group(store, target, list(arms.values()), prepared.asked, seed, count, watch)
     seconds = monotonic() - started
     for name, outcome in outcomes.items():
         label, others = labels[name], ", ".join(labels[other] for other in outcomes if other != name)
@@ -298,6 +309,33 @@ def _run(
         report.note(f"{label}: {outcome.stored} samples in {seconds:.1f} s{together} ({arms[name].facts.plan})")
         if outcome.errors:
             report.note(f"{label}: {outcome.errors} of them have no score, first {outcome.first_error}")
+        stop = outcome.stop
+        if stop is not None and stop.items < stop.planned:
+            writer.stop_arm(store, arms[name].arm_id, asdict(stop))
+            saved = stop.planned - stop.items
+            share = f"{saved:,} items ({100 * saved / stop.planned:.0f} %) are not asked"
+            report.note(f"{label}: {stop.word} after {stop.items:,} of {stop.planned:,} items; {share}")
+
+
+def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None) -> Watch | None:
+    """The sequential design of a run; None for a fixed one. The baseline is always asked everything."""
+    if policy is None or policy.design == "fixed":
+        return None
+    baseline = prepared.experiment.baseline
+    looks = plan_looks(map(placed, prepared.asked), prepared.experiment.seed, policy.block_items)
+    rows = Counter(placed(question).place for question in prepared.asked)
+
+    def decide(arm: ArmRun) -> Stop | None:
+        held = {record.name: record for record in queries.arms(store, run_id)}
+        if arm.facts.name == baseline or baseline not in held:
+            return None
+        base, candidate = held[baseline], held[arm.facts.name]
+        pairs = queries.pairs(store, base, candidate)
+        there = complete_looks(looks, pairs, rows)
+        seen = average_repeats(up_to(pairs, there))
+        return find_stop(counted_by_suite(seen, differing_factors(base, candidate)), there, policy)
+
+    return Watch(policy.block_items, decide)
 
 
 def _probe(

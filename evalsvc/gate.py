@@ -5,20 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evalsvc.decision import AAResult, ArmFace, Decision, Row, combine_exit_codes, format_margin, format_points
+from evalsvc.decision import AAResult, ArmFace, Decision, Row, Stop, combine_exit_codes, format_margin, format_points
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
     average_repeats,
     check_aa,
     count_once,
+    counted_by_suite,
     differing_factors,
     find_faults,
     in_order,
     measure_pairs,
-    met_factors,
     pairing_verified,
     scored_values,
+    seen_factors,
+    up_to,
 )
+from evalsvc.looking import look_back
+from evalsvc.ordering import Looks
 from evalsvc.policy import Policy
 from evalsvc.release import POOLED, Judged, Outcome, judge, release
 from evalsvc.store.records import ArmRecord, Pair
@@ -87,19 +91,22 @@ def decide_gate(
         aa = check_aa(pairs, candidate.address)
     differing = differing_factors(baseline, candidate)
     averaged = average_repeats(pairs)
-    rows = _family_rows(averaged, differing, policy)
-    counted = _counted_by_suite(averaged, differing, rows)
+    looks, stop = (None, None) if same_arm else look_back(candidate, averaged, differing, policy)
+    faults = [*find_faults(baseline, candidate, pairs, policy, looks), *aa_faults]
+    if looks is not None:
+        pairs, averaged = up_to(pairs, looks), up_to(averaged, looks)
+    rows = _family_rows(averaged, differing, policy, looks)
+    counted = counted_by_suite(averaged, differing)
     met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
     uncovered = tuple(factor for factor in differing if factor not in met)
 
-    faults = [*find_faults(baseline, candidate, pairs, policy), *aa_faults]
     if uncovered and pairs:
         faults.append(f"no suite met the differing factor{'s' * (len(uncovered) > 1)} {', '.join(uncovered)}")
     if aa is not None and aa.failed:
         faults.append(
             f"the A/A check failed: the baseline against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
         )
-    seen, worst = judge(counted, policy), judge(counted, policy, worst=True)
+    seen, worst = (judge(counted, policy, worst=imputed, looks=looks) for imputed in (False, True))
     verdict_rows = {key: _verdict_row(key, counted, rows, seen, worst, bool(faults)) for key in (POOLED, *counted)}
     outcome = release(verdict_rows, seen, worst, policy, faults, same_arm)
     blind = [row.label for row in rows if row.blind]
@@ -114,7 +121,7 @@ def decide_gate(
     return Decision(
         verdict=outcome.word,
         severity=outcome.severity,
-        sentence=_sentence(outcome, verdict_rows, candidate, policy, same_arm),
+        sentence=_sentence(outcome, verdict_rows, candidate, policy, same_arm, stop),
         reasons=tuple(outcome.reasons),
         notes=tuple(notes),
         policy=policy.model_dump(mode="json"),
@@ -126,6 +133,7 @@ def decide_gate(
         uncovered_factors=uncovered,
         pairing_verified=verified,
         aa=aa,
+        stop=stop,
         rows=tuple(_in_order(verdict_rows, rows)),
     )
 
@@ -179,15 +187,14 @@ def _injected(arm: ArmRecord) -> str:
     return ", ".join(f"{name} {value}" for name, value in arm.injected.items())
 
 
-def _family_rows(pairs: Sequence[Pair], differing: Sequence[str], policy: Policy) -> list[Row]:
+def _family_rows(pairs: Sequence[Pair], differing: Sequence[str], policy: Policy, looks: Looks | None) -> list[Row]:
     groups: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
         groups[(pair.suite, pair.family, pair.through)].append(pair)
     chosen = {id(pair) for pair in count_once(pairs, differing)}
     rows = []
     for (suite, family, through), members in sorted(groups.items()):
-        met = set().union(*(met_factors(pair) for pair in members))
-        seen = in_order(met.intersection(differing) if differing else met)
+        seen = seen_factors(members, differing)
         row = Row(scope="family", suite=suite, family=family, through=through, factors_met=seen, **_counts(members))
         row = replace(
             row,
@@ -195,18 +202,8 @@ def _family_rows(pairs: Sequence[Pair], differing: Sequence[str], policy: Policy
             counted=any(id(pair) in chosen for pair in members),
             note="" if any(id(pair) in chosen for pair in members) else "not counted: its items count in another row",
         )
-        rows.append(_with_numbers(row, measure_pairs(members, policy.alpha)))
+        rows.append(_with_numbers(row, measure_pairs(members, policy.alpha, looks=looks)))
     return rows
-
-
-def _counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Pair]]:
-    """Each suite's items, each once, those of blind rows left out; a suite of blind rows alone has none."""
-    blind = {(row.suite, row.family, row.through) for row in rows if row.blind}
-    counted: dict[str, list[Pair]] = {suite: [] for suite in sorted({pair.suite for pair in pairs})}
-    for pair in count_once(pairs, differing):
-        if (pair.suite, pair.family, pair.through) not in blind:
-            counted[pair.suite].append(pair)
-    return counted
 
 
 def _counts(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -263,7 +260,14 @@ def _verdict_row(
     return row
 
 
-def _sentence(outcome: Outcome, rows: Mapping[str, Row], candidate: ArmRecord, policy: Policy, same_arm: bool) -> str:
+def _sentence(
+    outcome: Outcome,
+    rows: Mapping[str, Row],
+    candidate: ArmRecord,
+    policy: Policy,
+    same_arm: bool,
+    stop: Stop | None,
+) -> str:
     head = outcome.word
     if outcome.severity:
         head += f" ({outcome.severity})"
@@ -282,4 +286,6 @@ def _sentence(outcome: Outcome, rows: Mapping[str, Row], candidate: ArmRecord, p
             body += f"; about {more:,} more items would decide"
     if outcome.word == "PASS" and rows[POOLED].factors_met:
         body += f"; factors met: {', '.join(rows[POOLED].factors_met)}"
+    if stop and stop.items < stop.planned and outcome.word == stop.word:
+        body += f"; decided after {stop.items:,} of {stop.planned:,} items"
     return f"{head}: {body}"

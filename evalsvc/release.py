@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from evalsvc.decision import Row, format_points
 from evalsvc.evidence import measure_pairs
+from evalsvc.ordering import Looks
 from evalsvc.policy import Policy
 from evalsvc.store.records import Pair
 from evalsvc.verdict.families import holm
@@ -22,12 +23,19 @@ class Judged:
     verdict: Verdict
 
 
-def judge(counted: Mapping[str, list[Pair]], policy: Policy, *, worst: bool = False) -> dict[str, Judged]:
+def family_size(suites: int) -> int:
+    """Tests of a release: its suites and the pooled row, which for one suite is the same test and not a second one."""
+    return 1 if suites == 1 else suites + 1
+
+
+def judge(
+    counted: Mapping[str, list[Pair]], policy: Policy, *, worst: bool = False, looks: Looks | None = None
+) -> dict[str, Judged]:
     """Measures and decides the pooled row and each suite that has items, with Holm over all of them."""
     groups = {POOLED: [pair for members in counted.values() for pair in members], **counted}
     measured: dict[str, Measurement] = {}
     for key, members in groups.items():
-        found = measure_pairs(members, policy.alpha, worst=worst)
+        found = measure_pairs(members, policy.alpha, worst=worst, looks=looks)
         if found is not None:
             measured[key] = found
     chance = {key: sum(pair.chance for pair in groups[key]) / len(groups[key]) for key in measured}
@@ -45,7 +53,7 @@ def judge_measured(
         chance: Mean proportion that guessing gets right, for the floor rule; None leaves it out.
     """
     family = list(measured)
-    if len(family) == 2:  # one suite: the pooled row is the same test, not a second one
+    if len(family) == 2:
         adjusted = {key: measured[key].p for key in family}
     else:
         adjusted = dict(zip(family, holm([measured[key].p for key in family]), strict=True))

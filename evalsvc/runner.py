@@ -5,16 +5,18 @@ Resuming is the same loop.
 
 import json
 import math
-import random
 import time
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from evalsvc.decision import Stop
 from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult, RequestFailure, ScoreRequest, ScoreResult
 from evalsvc.errors import EngineError, EvidenceError
+from evalsvc.ordering import Looks, Placed, plan_looks
 from evalsvc.questions import Key, Question, hash_of, request_hash, settings_hash
 from evalsvc.store import writer
 from evalsvc.store.records import NewSample, NewScore
@@ -35,6 +37,19 @@ class ArmRun:
     facts: ArmFacts
 
 
+@dataclass(frozen=True)
+class Watch:
+    """How a sequential design looks on.
+
+    Attributes:
+        block_items: Least number of items between two looks.
+        decide: The look that decided about an arm, from what is stored; None while none did.
+    """
+
+    block_items: int
+    decide: Callable[[ArmRun], Stop | None]
+
+
 @dataclass
 class Outcome:
     """What one call of `run_group` did for an arm.
@@ -43,11 +58,13 @@ class Outcome:
         stored: Samples stored.
         errors: Those of them that have no score.
         first_error: Why the first of these has none.
+        stop: The look that decided about it, after which it was asked nothing more.
     """
 
     stored: int = 0
     errors: int = 0
     first_error: str = ""
+    stop: Stop | None = None
 
     def note(self, sample: NewSample) -> None:
         """Counts an error."""
@@ -63,10 +80,12 @@ def run_group(
     asked: Sequence[Question],
     seed: int,
     progress: Callable[[str, int, int], None] = lambda arm, done, total: None,
+    watch: Watch | None = None,
 ) -> dict[str, Outcome]:
     """Answers what is missing of each arm and stores every sample under its own arm.
 
-    A question is asked once, for all arms that miss its sample.
+    A question is asked once, for all arms that miss its sample. Under a sequential design an arm is asked block by
+    block, until it is decided.
 
     Args:
         store: Where samples go, a few at a time.
@@ -75,6 +94,7 @@ def run_group(
         asked: Everything that each arm answers.
         seed: Of the order of asking.
         progress: Called with an arm's name, its samples stored and its samples in all.
+        watch: The sequential design; None asks everything.
 
     Returns:
         What was done, by arm.
@@ -86,24 +106,55 @@ def run_group(
     """
     keys = [question.key for question in asked]
     keepers = {arm.facts.name: _Keeper(store, arm, keys, progress) for arm in arms}
-    missed_by = [tuple(name for name, keeper in keepers.items() if key in keeper.missing) for key in keys]
-    missing = [(question, names) for question, names in zip(asked, missed_by, strict=True) if names]
-    random.Random(seed).shuffle(missing)
+    looks = plan_looks(map(placed, asked), seed, len(asked) if watch is None else watch.block_items)
     with ExitStack() as leaving:
         for keeper in keepers.values():
             leaving.callback(keeper.flush)  # Ctrl-C too: what was answered is kept
-        samples = leaving.enter_context(closing(_answers(target, missing)))
-        for name, sample in samples:
-            keepers[name].add(sample)
+        for block in _blocks(asked, looks):
+            _note_stops(keepers, watch)
+            missing = [(q, names) for q in block if (names := _names(keepers, q.key))]
+            with closing(_answers(target, missing)) as samples:
+                for name, sample in samples:
+                    keepers[name].add(sample)
+                    for keeper in keepers.values():
+                        keeper.flush_if_due()
             for keeper in keepers.values():
-                keeper.flush_if_due()
+                keeper.flush()
+        _note_stops(keepers, watch)
     return {name: keeper.outcome for name, keeper in keepers.items()}
+
+
+def placed(question: Question) -> Placed:
+    """Where a question's item stands in the order."""
+    item = question.item
+    return Placed(question.suite.name, item.family, item.cluster, item.id)
+
+
+def _blocks(asked: Sequence[Question], looks: Looks) -> list[list[Question]]:
+    """The questions between one look and the next, in order."""
+    position = [looks.position[placed(question).place] for question in asked]
+    blocks: list[list[Question]] = [[] for _ in looks.ends]
+    for index in sorted(range(len(asked)), key=position.__getitem__):
+        blocks[bisect_right(looks.ends, position[index])].append(asked[index])
+    return blocks
+
+
+def _names(keepers: Mapping[str, "_Keeper"], key: Key) -> tuple[str, ...]:
+    """Arms that miss a sample and are not decided."""
+    return tuple(name for name, keeper in keepers.items() if key in keeper.missing and keeper.outcome.stop is None)
+
+
+def _note_stops(keepers: Mapping[str, "_Keeper"], watch: Watch | None) -> None:
+    for keeper in keepers.values():
+        if watch is not None and keeper.outcome.stop is None:
+            keeper.outcome.stop = watch.decide(keeper.arm)
 
 
 class _Keeper:
     """Takes an arm's samples to the store, a few at a time.
 
     Attributes:
+        arm: The arm.
         missing: Keys of the samples that were not there at first.
         outcome: What was stored since.
     """
@@ -111,7 +162,7 @@ class _Keeper:
     def __init__(self, store: Store, arm: ArmRun, keys: Sequence[Key], progress: Callable[[str, int, int], None]):
         self.missing = set(keys) - writer.done_keys(store, arm.arm_id)
         self.outcome = Outcome()
-        self._store, self._arm, self._progress = store, arm, progress
+        self.arm, self._store, self._progress = arm, store, progress
         self._had, self._all = len(keys) - len(self.missing), len(keys)
         self._buffer: list[NewSample] = []
         self._flushed = time.monotonic()
@@ -129,14 +180,14 @@ class _Keeper:
 
     def flush(self) -> None:
         """Stores what is held."""
-        stored = writer.add_samples(self._store, self._arm.run_id, self._arm.arm_id, self._buffer)
+        stored = writer.add_samples(self._store, self.arm.run_id, self.arm.arm_id, self._buffer)
         self.outcome.stored += stored
         self._buffer, self._flushed = [], time.monotonic()
         if stored:
             self._tell()
 
     def _tell(self) -> None:
-        self._progress(self._arm.facts.name, self._had + self.outcome.stored, self._all)
+        self._progress(self.arm.facts.name, self._had + self.outcome.stored, self._all)
 
 
 def _answers(target: Target, missing: Sequence[tuple[Question, tuple[str, ...]]]) -> Generator[tuple[str, NewSample]]:

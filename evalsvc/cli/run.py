@@ -48,7 +48,7 @@ def run(
         report.note(provable_sentence(prepared.items_by_suite(), policy))
         try:
             with run_lock(db), open_store(db, create=True) as store:
-                run_id = execute(prepared, store, report, new=new)
+                run_id = execute(prepared, store, report, new=new, policy=policy)
                 decisions = decide_run(store, run_id, policy)
         except KeyboardInterrupt:
             report.note("what was answered is stored; the same command goes on from there")

@@ -121,6 +121,11 @@ class ArmRecord:
         """`RUN:ARM`, as typed on the command line."""
         return f"{self.run_id}:{self.name}"
 
+    @property
+    def stopped(self) -> dict[str, Any] | None:
+        """Where a sequential design stopped the arm (its `items` of `planned` ones); None where all were asked."""
+        return self.details.get("stopped")
+
     def seconds(self) -> dict[str, tuple[float, tuple[str, ...]]]:
         """By stage the seconds that it computed, and the other arms of the run that it computed for at once."""
         proofs = {stage: (self.proof or {}).get(stage, {}) for stage in ("prefill", "decode")}

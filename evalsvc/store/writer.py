@@ -143,6 +143,13 @@ def save_probe(store: Store, arm_id: int, probe: dict[str, Any]) -> None:
     _update_arm(store, arm_id, probe=probe)
 
 
+def stop_arm(store: Store, arm_id: int, stopped: dict[str, Any]) -> None:
+    """Notes in an arm's details where a sequential design stopped it."""
+    with store.transaction() as session:
+        arm = session.get_one(Arm, arm_id)
+        arm.details = {**arm.details, "stopped": stopped}
+
+
 def finish_arm(store: Store, arm_id: int, proof: dict[str, Any] | None, proof_status: str) -> None:
     """Marks an arm finished, with what was measured of it."""
     _update_arm(store, arm_id, proof=proof, proof_status=proof_status, status="finished")

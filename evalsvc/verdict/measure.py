@@ -44,6 +44,7 @@ class Measurement:
         cluster_error: Standard error of the drop over clusters, for planning; None where items are independent.
         mean_drop: Of fractions; None for 0/1 outcomes.
         baseline_upper: Upper bound of the baseline's mean, of fractions.
+        complete: Whether these are all items that were planned; a sequential design may stop before.
     """
 
     n: int
@@ -64,6 +65,7 @@ class Measurement:
     method: str = "exact McNemar, Tango"
     mean_drop: float | None = None
     baseline_upper: float | None = None
+    complete: bool = True
 
     @property
     def drop(self) -> float:

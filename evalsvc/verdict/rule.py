@@ -7,7 +7,7 @@ from evalsvc.verdict.measure import Measurement, more_items
 from evalsvc.verdict.paired import accuracy_upper
 
 Word = Literal["PASS", "REGRESSED", "INCONCLUSIVE", "INVALID"]
-BEYOND_MARGIN, DROP_PROVEN = "beyond margin", "drop proven"
+BEYOND_MARGIN, DROP_PROVEN, NOT_ESTABLISHED = "beyond margin", "drop proven", "not established"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,8 @@ class Verdict:
         margin: The accepted drop.
         p: The p compared with alpha, adjusted when the test is one of a family.
         drop_detected: A PASS whose drop is real all the same.
-        severity: For REGRESSED, `beyond margin` when the drop is proven to exceed it, else `drop proven`.
+        severity: For REGRESSED, `beyond margin` when the drop is proven to exceed it, else `drop proven`; of a
+            comparison that was stopped early `not established`, since more items might have shown either.
         saturated: Every item right in both arms. Valid evidence.
         floor: The baseline is so near chance that it cannot lose the margin: INVALID.
         more_items: For INCONCLUSIVE, about how many further items would decide; None when unknown.
@@ -59,7 +60,8 @@ def decide(
     if measured.upper <= margin:
         return Verdict(word="PASS", margin=margin, p=p, drop_detected=p < alpha, saturated=saturated)
     if p < alpha:
-        severity = BEYOND_MARGIN if measured.lower > margin else DROP_PROVEN
+        otherwise = DROP_PROVEN if measured.complete else NOT_ESTABLISHED
+        severity = BEYOND_MARGIN if measured.lower > margin else otherwise
         return Verdict(word="REGRESSED", margin=margin, p=p, severity=severity)
     needed = more_items(measured, margin, p_factor=p / measured.p)
     return Verdict(word="INCONCLUSIVE", margin=margin, p=p, saturated=saturated, more_items=needed)

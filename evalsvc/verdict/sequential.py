@@ -1,65 +1,29 @@
 """Looking while the answers come, without paying for the looks: e-processes and the hybrid design.
 
-Per item D = correct(baseline) - correct(candidate), in [-1, 1]; for clusters of one size D is the total over the size.
-Against "no drop" and against "the drop is at least M", for a bet lambda:
+A unit is an item, or all items of a cluster. With T its sum of correct(baseline) - correct(candidate), n its items and
+m the largest n of any unit, each hypothesis about the drop has a process that bets against it:
 
-    regression:        E(lambda) = prod(1 + lambda D)
-    non-inferiority:   E(lambda) = prod(1 - lambda / (1 - M) (D - M))
+    the drop is at most d:    E(lambda) = prod(1 + lambda / (1 + d) (T - d n) / m)
+    the drop is at least d:   E(lambda) = prod(1 - lambda / (1 - d) (T - d n) / m)
 
-Each is a test martingale's upper envelope under its hypothesis: with probability at least 1 - a it never reaches 1/a,
-whenever one looks (Ville 1939; bets as in Waudby-Smith & Ramdas 2024). E is the mean over 24 bets. The hybrid p of a
-direction is the union of that process at level .01 and of the fixed test at level .04, taken once, at the end:
+Every factor is positive for lambda < 1, and under its hypothesis E reaches 1/a with probability a at most, whenever one
+looks (Ville 1939; bets as in Waudby-Smith & Ramdas 2024). E is the mean over 24 bets. Against "at most 0" it finds a
+regression, against "at least the margin" it finds a PASS. The hybrid p of a direction is the union of that process at a
+fifth of alpha and of the fixed test, taken once over all planned items, at the rest:
 
     p = min(1, 5 / E_max, 1.25 p_fixed)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import exp, inf, log
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import exp, log
 
 import numpy as np
 
 BETS = np.geomspace(0.02, 0.98, 24)
-E_LEVEL = 0.01  # the process's share of alpha = .05
-FIXED_SHARE = 0.8  # the fixed test's share
-
-
-def log_regression_e(differences: np.ndarray) -> float:
-    """log of the mixture e-value against "no drop".
-
-    Args:
-        differences: D per item or cluster, in [-1, 1].
-    """
-    return _mixture(np.log1p(np.multiply.outer(BETS, differences)).sum(axis=1))
-
-
-def log_pass_e(differences: np.ndarray, margin: float) -> float:
-    """log of the mixture e-value against "the drop is at least `margin`" (a proportion)."""
-    bets = BETS / (1 - margin)
-    return _mixture(np.log1p(-np.multiply.outer(bets, differences - margin)).sum(axis=1))
-
-
-def log_regression_e_counts(lost: int, gained: int) -> float:
-    """As `log_regression_e` for 0/1 outcomes: items that did not flip multiply by 1."""
-    return _mixture(lost * np.log1p(BETS) + gained * np.log1p(-BETS))
-
-
-def log_pass_e_counts(lost: int, gained: int, n: int, margin: float) -> float:
-    """As `log_pass_e` for 0/1 outcomes."""
-    bets = BETS / (1 - margin)
-    same = n - lost - gained
-    return _mixture(
-        lost * np.log1p(-bets * (1 - margin)) + gained * np.log1p(bets * (1 + margin)) + same * np.log1p(bets * margin)
-    )
-
-
-def log_beyond_e_counts(lost: int, gained: int, n: int, margin: float) -> float:
-    """log of the mixture e-value against "the drop is at most `margin`": a large one says that it is beyond."""
-    bets = BETS / (1 + margin)
-    same = n - lost - gained
-    return _mixture(
-        lost * np.log1p(bets * (1 - margin)) + gained * np.log1p(-bets * (1 + margin)) + same * np.log1p(-bets * margin)
-    )
+E_SHARE = 0.2  # the process's share of alpha
+FIXED_SHARE = 1 - E_SHARE  # the fixed test's
+PRECISION = 1e-9  # of bounds
 
 
 def hybrid_p(p_fixed: float, log_e_max: float) -> float:
@@ -69,77 +33,91 @@ def hybrid_p(p_fixed: float, log_e_max: float) -> float:
         p_fixed: Of the fixed test over all planned items; 1.0 while these are not all there.
         log_e_max: Largest log e-value at any look so far.
     """
-    return min(1.0, 5 * exp(-log_e_max), p_fixed / FIXED_SHARE)
+    return min(1.0, exp(min(-log_e_max, 700.0)) / E_SHARE, p_fixed / FIXED_SHARE)
 
 
-def _mixture(logs: np.ndarray) -> float:
-    return float(np.logaddexp.reduce(logs)) - log(len(BETS))
+def threshold(alpha: float, family: int = 1) -> float:
+    """log e-value at which a process decides alone, as one of `family` tests of level alpha."""
+    return log(family / (E_SHARE * alpha))
 
 
-@dataclass
-class Look:
-    """What was seen at the end of one block.
-
-    Attributes:
-        n: Items so far.
-        lost: Items right in the baseline only.
-        gained: Items right in the candidate only.
-        decided: `REGRESSED`, `PASS`, or empty.
-        beyond: Whether the drop was beyond the margin by its own process, where a regression was decided.
-    """
-
-    n: int
-    lost: int
-    gained: int
-    decided: str
-    beyond: bool = False
-
-
-@dataclass
 class Sequential:
-    """One comparison under the hybrid design, fed block by block in the order of the seeded shuffle.
+    """The processes of one comparison, fed block by block.
 
-    Attributes:
-        margin: Proportion.
-        family: Tests in the family (Holm over them: a regression stops at E >= family / .01).
-        looks: One for each block.
+    Args:
+        largest: Items of the largest unit that is planned; 1 where items are independent.
     """
 
-    margin: float
-    family: int = 1
-    looks: list[Look] = field(default_factory=list)
-    log_e: float = -inf
-    log_e_pass: float = -inf
-    _differences: list[float] = field(default_factory=list)
-    _counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    def __init__(self, largest: int = 1) -> None:
+        self._largest = largest
+        self._kinds: dict[tuple[float, float], int] = {}
+        self._seen: Counter[int] = Counter()
+        self._looks: list[Counter[int]] = []
 
-    def add(self, differences: Sequence[float], items: Sequence[tuple[int, int, int]] | None = None) -> Look:
-        """Takes one complete block.
+    def add(self, totals: Sequence[float], sizes: Sequence[int] | None = None) -> None:
+        """Takes one complete block: after it there is one look more.
 
         Args:
-            differences: D per item, or per whole cluster of one size.
-            items: Per entry its (items, lost, gained), where entries are clusters.
-
-        Returns:
-            What this block decides; once decided, later blocks change nothing.
+            totals: T of each unit.
+            sizes: n of each unit; None where each is one item.
         """
-        if self.looks and self.looks[-1].decided:
-            raise ValueError("the comparison is decided already")
-        self._differences += differences
-        parts = items or [(1, int(d == 1), int(d == -1)) for d in differences]
-        for i in range(3):
-            self._counts[i] += sum(part[i] for part in parts)
-        n, lost, gained = self._counts
-        every = np.asarray(self._differences)
-        counted = items is None
-        regression = log_regression_e_counts(lost, gained) if counted else log_regression_e(every)
-        within = log_pass_e_counts(lost, gained, n, self.margin) if counted else log_pass_e(every, self.margin)
-        self.log_e, self.log_e_pass = max(self.log_e, regression), max(self.log_e_pass, within)
-        decided = ""
-        if self.log_e >= log(self.family / E_LEVEL):
-            decided = "REGRESSED"
-        elif self.log_e_pass >= -log(E_LEVEL):
-            decided = "PASS"
-        beyond = decided == "REGRESSED" and log_beyond_e_counts(lost, gained, n, self.margin) >= -log(E_LEVEL)
-        self.looks.append(Look(n, lost, gained, decided, beyond))
-        return self.looks[-1]
+        for unit in zip(totals, sizes or [1] * len(totals), strict=True):
+            self._seen[self._kinds.setdefault(unit, len(self._kinds))] += 1
+        self._looks.append(self._seen.copy())
+
+    def above(self, drop: float) -> np.ndarray:
+        """log e-values against "the drop is at most `drop`" (a proportion above -1), the largest up to each look."""
+        return self._highest(BETS / (1 + drop), drop)
+
+    def below(self, drop: float) -> np.ndarray:
+        """log e-values against "the drop is at least `drop`" (a proportion below 1), the largest up to each look."""
+        return self._highest(-BETS / (1 - drop), drop)
+
+    def bounds(self, level: float) -> tuple[float, float]:
+        """Lower and upper bound of the drop, each wrong with probability `level` at most, whenever one looks."""
+        wanted = -log(level)
+        if not self._looks:
+            return -1.0, 1.0
+        upper = _smallest(lambda drop: bool(self.below(drop)[-1] >= wanted))
+        lower = -_smallest(lambda rise: bool(self.above(-rise)[-1] >= wanted))
+        return lower, upper
+
+    def _highest(self, bets: np.ndarray, drop: float) -> np.ndarray:
+        if not self._looks:
+            return np.zeros(0)
+        if not self._kinds:
+            return np.zeros(len(self._looks))
+        kinds = np.array(list(self._kinds))
+        factors = np.log1p(np.multiply.outer((kinds[:, 0] - drop * kinds[:, 1]) / self._largest, bets))
+        seen = np.array([[look[kind] for kind in range(len(kinds))] for look in self._looks], dtype=float)
+        return np.maximum.accumulate(np.logaddexp.reduce(seen @ factors, axis=1) - log(len(bets)))
+
+
+def _smallest(rejected: Callable[[float], bool]) -> float:
+    """The smallest value in (-1, 1) that is rejected, as all larger ones are; 1 where none is."""
+    low, high = PRECISION - 1, 1 - PRECISION
+    if not rejected(high):
+        return 1.0
+    while high - low > PRECISION:
+        middle = (low + high) / 2
+        low, high = (low, middle) if rejected(middle) else (middle, high)
+    return high
+
+
+def first_decision(process: Sequential, margin: float, alpha: float, family: int = 1) -> tuple[int, str] | None:
+    """The first look that decides a comparison, and its word; None when none does.
+
+    Args:
+        process: Fed with every block so far.
+        margin: Accepted drop, a proportion.
+        alpha: Error rate of each direction.
+        family: Tests of the family: each stops as a regression at `family` times the evidence (Bonferroni, so that
+            Holm over the hybrid p agrees); PASS needs all of its tests and no correction.
+    """
+    red = process.above(0.0) >= threshold(alpha, family)
+    green = process.below(margin) >= threshold(alpha)
+    decided = red | green
+    if not decided.any():
+        return None
+    look = int(decided.argmax())
+    return look, "PASS" if green[look] else "REGRESSED"

@@ -23,11 +23,12 @@ from evalsvc.verdict.families import holm
 from evalsvc.verdict.measure import measure, measure_counts
 from evalsvc.verdict.paired import mcnemar_exact, tango_upper
 from evalsvc.verdict.rule import decide
-from evalsvc.verdict.sequential import BETS, E_LEVEL, FIXED_SHARE, hybrid_p
+from evalsvc.verdict.sequential import BETS, E_SHARE, FIXED_SHARE, hybrid_p
 
 ALPHA, MARGIN, ACCURACY, BLOCK = 0.05, 0.01, 0.8, 250
 CELLS = [(f, n) for f in (0.05, 0.12) for n in (500, 1319, 5000)]
 DROPS = (0.0, 0.005, 0.01, 0.02, 0.04)
+E_LEVEL = E_SHARE * ALPHA
 Z = float(norm.isf(ALPHA))
 Words = np.ndarray  # 1 REGRESSED, 0 INCONCLUSIVE, -1 PASS
 

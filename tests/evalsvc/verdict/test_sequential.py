@@ -7,55 +7,60 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalsvc.verdict.sequential import (
-    BETS,
-    Sequential,
-    hybrid_p,
-    log_beyond_e_counts,
-    log_pass_e,
-    log_pass_e_counts,
-    log_regression_e,
-    log_regression_e_counts,
-)
+from evalsvc.verdict.sequential import BETS, Sequential, first_decision, hybrid_p, threshold
 
 MARGIN = 0.02
-outcomes = st.lists(st.sampled_from([-1, 0, 0, 0, 1]), max_size=80)
+units = st.lists(
+    st.integers(1, 4).flatmap(lambda size: st.tuples(st.integers(-size, size), st.just(size))), min_size=1, max_size=30
+)
 
 
-@given(outcomes)
-def test_counts_say_what_the_items_say(differences):
-    every = np.array(differences, dtype=float)
-    lost, gained, n = differences.count(1), differences.count(-1), len(differences)
-    assert log_regression_e_counts(lost, gained) == pytest.approx(log_regression_e(every), abs=1e-9)
-    assert log_pass_e_counts(lost, gained, n, MARGIN) == pytest.approx(log_pass_e(every, MARGIN), abs=1e-9)
+def fed(*blocks, largest=1):
+    process = Sequential(largest)
+    for block in blocks:
+        process.add(block)
+    return process
 
 
-def test_the_mixture_is_the_mean_of_the_bets():
-    expected = np.mean([(1 + bet) ** 5 * (1 - bet) ** 2 for bet in BETS])
-    assert exp(log_regression_e_counts(5, 2)) == pytest.approx(expected)
-    assert log_regression_e_counts(0, 0) == pytest.approx(0)
+def naive(factor, blocks):
+    """The largest mean over the bets of the products, up to each look, one unit after another."""
+    products, best, found = np.ones(len(BETS)), -inf, []
+    for block in blocks:
+        for total, size in block:
+            products = products * np.array([factor(bet, total, size) for bet in BETS])
+        best = max(best, log(products.mean()))
+        found.append(best)
+    return found
 
 
-@pytest.mark.parametrize("process", ["regression", "pass", "beyond"])
-def test_under_its_hypothesis_no_process_is_expected_to_grow(process):
-    """One item at the hypothesis' edge: the expected factor is exactly 1 for each direction of flips."""
+@given(units, st.integers(1, 5), st.floats(-0.5, 0.5))
+def test_processes_are_the_products_of_their_factors(given_units, block, drop):
+    blocks = [given_units[i : i + block] for i in range(0, len(given_units), block)]
+    process = Sequential(largest=4)
+    for some in blocks:
+        process.add([total for total, _ in some], [size for _, size in some])
+    above = naive(lambda bet, t, n: 1 + bet / (1 + drop) * (t - drop * n) / 4, blocks)
+    below = naive(lambda bet, t, n: 1 - bet / (1 - drop) * (t - drop * n) / 4, blocks)
+    assert process.above(drop) == pytest.approx(above, abs=1e-9)
+    assert process.below(drop) == pytest.approx(below, abs=1e-9)
+
+
+@pytest.mark.parametrize("edge", [0.0, MARGIN, 0.2])
+def test_under_its_hypothesis_no_process_is_expected_to_grow(edge):
+    """One item at the hypothesis' edge: the expected factor is exactly 1 for each direction and rate of flips."""
     for rate in (0.0, 0.05, 0.3):
-        drop = 0.0 if process == "regression" else MARGIN
-        lost, gained = rate / 2 + drop, rate / 2
-        expected = 0.0
-        for probability, b, c in ((lost, 1, 0), (gained, 0, 1), (1 - lost - gained, 0, 0)):
-            e = {
-                "regression": log_regression_e_counts(b, c),
-                "pass": log_pass_e_counts(b, c, 1, MARGIN),
-                "beyond": log_beyond_e_counts(b, c, 1, MARGIN),
-            }[process]
-            expected += probability * exp(e)
-        assert expected == pytest.approx(1.0, abs=1e-12)
+        chances = {1: rate / 2 + edge, -1: rate / 2, 0: 1 - rate - edge}
+        for name in ("above", "below"):
+            values = {d: exp(getattr(fed([d]), name)(edge)[0]) for d in chances}
+            assert sum(chances[d] * values[d] for d in chances) == pytest.approx(1.0, abs=1e-12)
 
 
-def test_extreme_items_leave_every_factor_positive():
-    for b, c, n in ((50, 0, 50), (0, 50, 50), (0, 0, 50)):
-        assert all(np.isfinite([log_pass_e_counts(b, c, n, 0.2), log_beyond_e_counts(b, c, n, 0.2)]))
+@pytest.mark.parametrize("share", [1.0, -1.0, 0.0])
+def test_extreme_items_leave_every_factor_positive(share):
+    process = Sequential(largest=5)
+    process.add([5 * share] * 50, [5] * 50)
+    for drop in (-0.9, 0.0, 0.9):
+        assert np.isfinite([process.above(drop), process.below(drop)]).all()
 
 
 def test_looking_after_every_item_keeps_the_rate_of_false_alarms():
@@ -67,6 +72,31 @@ def test_looking_after_every_item_keeps_the_rate_of_false_alarms():
     highest = np.exp(logs).mean(axis=-1).max(axis=1)
     assert np.mean(highest >= 20) <= 0.05
     assert np.mean(highest >= 20) > 0.005  # it is a test, not a wall
+    one = Sequential()
+    for step in steps[0].tolist():
+        one.add([step])
+    assert one.above(0.0)[-1] == pytest.approx(log(highest[0])), "what was simulated is what runs"
+
+
+def test_a_bound_is_where_the_process_rejects_and_covers_whenever_one_looks():
+    rng = np.random.default_rng(3)
+    wrong = 0
+    for _ in range(200):
+        process = Sequential()
+        for block in rng.choice([-1, 0, 1], p=[0.03, 0.92, 0.05], size=(8, 50)).tolist():
+            process.add(block)
+        lower, upper = process.bounds(0.05)
+        assert process.below(upper)[-1] >= log(20) > process.below(upper - 1e-6)[-1]
+        assert process.above(lower)[-1] >= log(20) > process.above(lower + 1e-6)[-1]
+        wrong += not lower <= 0.02 <= upper
+    assert wrong <= 200 * (0.10 + 3 * (0.1 * 0.9 / 200) ** 0.5)
+
+
+def test_bounds_before_any_evidence_say_nothing():
+    assert Sequential().bounds(0.01) == (-1.0, 1.0)
+    assert fed([]).bounds(0.01) == (-1.0, 1.0)
+    lower, upper = fed([0, 0]).bounds(0.01)
+    assert lower == -upper < -0.9
 
 
 def test_the_hybrid_p_is_a_union_of_both():
@@ -76,40 +106,23 @@ def test_the_hybrid_p_is_a_union_of_both():
     assert hybrid_p(1.0, -3.0) == 1.0
 
 
-def test_a_plain_regression_stops_early_and_a_family_of_ten_later():
-    blocks = [[1] + [0] * 9] * 40
-    stops = []
-    for family in (1, 10):
-        run = Sequential(MARGIN, family)
-        while not run.looks or not run.looks[-1].decided:
-            run.add(blocks[len(run.looks)])
-        assert run.looks[-1].decided == "REGRESSED"
-        stops.append(run.looks[-1].n)
-    assert stops[0] < stops[1] < 300
+def test_a_regression_of_a_family_of_ten_needs_ten_times_the_evidence():
+    assert threshold(0.05) == pytest.approx(log(100)) and threshold(0.05, 10) == pytest.approx(log(1000))
+    process = fed(*[[1] + [0] * 9] * 40)
+    alone, of_ten = first_decision(process, MARGIN, 0.05), first_decision(process, MARGIN, 0.05, family=10)
+    assert alone is not None and of_ten is not None
+    assert alone[1] == of_ten[1] == "REGRESSED" and alone[0] < of_ten[0] < 30
+    assert hybrid_p(1.0, process.above(0.0)[of_ten[0]]) <= 0.05 / 10, "Holm over the hybrid p agrees with the stop"
 
 
-def test_a_stop_says_whether_the_drop_is_beyond_the_margin():
-    far = Sequential(MARGIN)
-    while not far.looks or not far.looks[-1].decided:
-        far.add([1] * 50 + [0] * 50)
-    assert far.looks[-1].beyond
-    near = Sequential(0.2)
-    while not near.looks or not near.looks[-1].decided:
-        near.add([1] * 4 + [0] * 16)
-    assert near.looks[-1].decided == "REGRESSED" and not near.looks[-1].beyond
+def test_no_difference_passes_and_the_first_look_that_decides_stays():
+    blocks = [[0] * 50] * 12
+    first = first_decision(fed(*blocks), 0.05, 0.05)
+    assert first is not None and first[1] == "PASS" and first[0] > 0
+    assert first_decision(fed(*blocks[: first[0]]), 0.05, 0.05) is None
+    assert first_decision(fed(*blocks, [1] * 500), 0.05, 0.05) == first
 
 
-def test_no_difference_passes_and_what_is_decided_takes_no_more():
-    run = Sequential(0.05)
-    while not run.looks or not run.looks[-1].decided:
-        run.add([0] * 50)
-    assert run.looks[-1].decided == "PASS"
-    with pytest.raises(ValueError, match="decided already"):
-        run.add([0])
-
-
-def test_clusters_of_one_size_are_bets_on_their_totals():
-    run = Sequential(MARGIN)
-    look = run.add([0.5, -0.25, 0.0], [(4, 2, 0), (4, 0, 1), (4, 1, 1)])
-    assert (look.n, look.lost, look.gained) == (12, 3, 2)
-    assert run.log_e == pytest.approx(log_regression_e(np.array([0.5, -0.25, 0.0])))
+def test_nothing_is_decided_without_blocks_or_evidence():
+    assert first_decision(Sequential(), MARGIN, 0.05) is None
+    assert first_decision(fed([1, 0, -1]), MARGIN, 0.05) is None

@@ -1,0 +1,104 @@
+"""The sequential design over stored samples: where one looks, and the first look that decides about a candidate.
+
+What is found depends on the answers, the seed and the policy alone, so that an interrupted run decides as an
+uninterrupted one, and the gate as the runner.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from evalsvc.decision import Stop
+from evalsvc.evidence import counted_by_suite, process_of, scored_values, up_to
+from evalsvc.ordering import Looks, Place, Placed, plan_looks
+from evalsvc.policy import Policy
+from evalsvc.release import POOLED, family_size
+from evalsvc.store.records import ArmRecord, Pair
+from evalsvc.verdict.sequential import first_decision
+
+
+def placed(pair: Pair) -> Placed:
+    """Where a pair's item stands in the order."""
+    return Placed(pair.suite, pair.family, pair.cluster, pair.item_id)
+
+
+def look_back(
+    candidate: ArmRecord, pairs: Sequence[Pair], differing: Sequence[str], policy: Policy
+) -> tuple[Looks | None, Stop | None]:
+    """What a sequential design saw of a finished candidate: its looks up to the one that decided, and that one.
+
+    Args:
+        candidate: Whose seed orders the items. Of an arm that was stopped early no more is looked at than it has.
+        pairs: All its items beside the baseline's, repeats averaged.
+        differing: Factors in which the arms differ.
+        policy: The design.
+
+    Returns:
+        None twice for a fixed design; None for the stop where no look decided.
+    """
+    if policy.design == "fixed":
+        return None, None
+    looks = plan_looks(map(placed, pairs), candidate.seed, policy.block_items)
+    if candidate.stopped is not None:
+        held = candidate.stopped["items"]
+        looks = replace(looks, ends=(*(end for end in looks.ends if end < held), held))
+    stop = find_stop(counted_by_suite(up_to(pairs, looks), differing), looks, policy)
+    return (looks, None) if stop is None else (looks.first(stop.items), stop)
+
+
+def complete_looks(looks: Looks, pairs: Sequence[Pair], rows: Mapping[Place, int]) -> Looks:
+    """The looks before which every item has all its answers in both arms.
+
+    Args:
+        looks: All that are planned.
+        pairs: What is stored.
+        rows: Samples of each item that an arm answers.
+    """
+    there = Counter((pair.suite, pair.item_id) for pair in pairs if pair.baseline and pair.candidate)
+    missing = [index for place, index in looks.position.items() if there[place] < rows[place]]
+    return looks.first(min(missing, default=looks.planned))
+
+
+def find_stop(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy) -> Stop | None:
+    """The first look that decides about a candidate, or None.
+
+    REGRESSED: some suite or the pooled row is, at the evidence that its family asks for. PASS: the pooled row passes
+    its margin and every suite its guard, or has all its items. A look decides only if it would whatever became of the
+    items without an answer.
+
+    Args:
+        counted: Pairs of each suite, each item once.
+        looks: Complete blocks, as `complete_looks` gives them.
+        policy: Margins and alpha.
+    """
+    seen = _words(counted, looks, policy, worst=False)
+    unanswered = any(scored_values(pair) is None for members in counted.values() for pair in members)
+    worst = _words(counted, looks, policy, worst=True) if unanswered else seen
+    for look, words in enumerate(zip(seen, worst, strict=True)):
+        if words[0] and words[0] == words[1]:
+            return Stop(words[0], looks.ends[look], looks.planned, look + 1)
+    return None
+
+
+def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, *, worst: bool) -> list[str]:
+    """At each look the word; empty where nothing is decided."""
+    groups = {suite: list(members) for suite, members in counted.items() if members}
+    groups[POOLED] = [pair for members in groups.values() for pair in members]
+    blind = {suite for suite, members in counted.items() if not members}
+    family = family_size(len(looks.largest))
+    firsts = {}
+    for key, members in groups.items():
+        margin = policy.margin if key == POOLED else policy.guard(key)
+        firsts[key] = first_decision(process_of(members, looks, worst=worst), margin, policy.alpha, family)
+    last: dict[str, int] = {}
+    for (suite, _), index in looks.position.items():
+        last[suite] = max(last.get(suite, 0), index)
+    found = []
+    for look, end in enumerate(looks.ends):
+        words = {key: first[1] for key, first in firsts.items() if first is not None and first[0] <= look}
+        waiting = [suite for suite, index in last.items() if suite not in {*words, *blind} and index >= end]
+        if "REGRESSED" in words.values():
+            found.append("REGRESSED")
+        else:
+            found.append("PASS" if POOLED in words and not waiting else "")
+    return found
