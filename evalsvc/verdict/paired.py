@@ -81,10 +81,9 @@ def newcombe_interval(both_right: int, lost: int, gained: int, both_wrong: int, 
     Source: Newcombe 1998, Stat Med 17:2635, method 10 (phi with its continuity correction).
     """
     n = both_right + lost + gained + both_wrong
-    z = float(norm.isf((1 - level) / 2))
     baseline, candidate = (both_right + lost) / n, (both_right + gained) / n
-    l1, u1 = _wilson(baseline, n, z)
-    l2, u2 = _wilson(candidate, n, z)
+    l1, u1 = wilson_interval(both_right + lost, n, level)
+    l2, u2 = wilson_interval(both_right + gained, n, level)
     margins = (both_right + lost) * (gained + both_wrong) * (both_right + gained) * (lost + both_wrong)
     excess = both_right * both_wrong - lost * gained
     if excess > 0:
@@ -98,7 +97,12 @@ def newcombe_interval(both_right: int, lost: int, gained: int, both_wrong: int, 
     return drop - lower, drop + upper
 
 
-def _wilson(proportion: float, n: int, z: float) -> tuple[float, float]:
+def wilson_interval(right: int, n: int, level: float) -> tuple[float, float]:
+    """Two-sided interval of one arm's accuracy: the proportions that a score test does not reject.
+
+    Source: Wilson 1927, J Am Stat Assoc 22:209.
+    """
+    z, proportion = float(norm.isf((1 - level) / 2)), right / n
     centre = proportion + z * z / (2 * n)
     half = z * sqrt(proportion * (1 - proportion) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
