@@ -207,3 +207,25 @@ def test_a_design_that_is_none_is_refused(field, tmp_path):
     path.write_text(yaml.safe_dump({"name": "p", **field}))
     with pytest.raises(ConfigError, match=next(iter(field))):
         load_policy(path)
+
+
+def test_the_baseline_answers_before_what_looks_at_it(experiment, monkeypatch, tmp_path):
+    """With several processes too: a candidate that is ahead of the baseline would be asked in vain."""
+    content = yaml.safe_load(experiment.read_text()) | {"workers": 2}
+    experiment.write_text(yaml.safe_dump(content))
+    target, begun = Quick(), []
+    monkeypatch.setattr(execution, "_target", lambda *given: target)
+    stages = {name: {"prefill": {"weights": name}, "decode": {}} for name in RIGHT_OF_100}
+    monkeypatch.setattr(
+        target, "facts", lambda arm: ArmFacts(**{**vars(Quick().facts(arm)), "stages": stages[arm]}), raising=True
+    )
+    monkeypatch.setattr(
+        execution, "run_parallel", lambda work, jobs, workers, report: begun.append([job[3].arms for job in jobs])
+    )
+    monkeypatch.setattr(execution, "run_job", lambda prepared, store, job, policy, report: begun.append([job.arms]))
+    monkeypatch.setattr(execution.writer, "finish_run", lambda store, run_id: None)
+    for name, policy in (("a", POLICY), ("b", None)):
+        with open_store(tmp_path / f"{name}.sqlite", create=True) as store:
+            execute(prepare(experiment), store, Quiet(), policy=policy)
+    assert begun[0] == [("base",)] and sorted(begun[1]) == [("same",), ("slightly",), ("worse",)]
+    assert sorted(begun[2]) == [("base",), ("same",), ("slightly",), ("worse",)] and len(begun) == 3
