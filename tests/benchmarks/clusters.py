@@ -25,6 +25,8 @@ SHAPES = {
     "20 of 66": [66] * 20,
     "20 of 9 to 123": list(range(9, 124, 6)),
 }
+WIDE_MARGIN = 0.05
+WIDE = {"8 of 165": [165] * 8, "20 of 66": [66] * 20, "56 of 4": [4] * 56}  # at that margin; the last is the demo's
 STEP = 8  # clusters between two looks of the sequential design
 
 
@@ -49,7 +51,7 @@ def draw_clusters(
 
 
 def judge_clusters(
-    lost: np.ndarray, gained: np.ndarray, sizes: list[int], alpha: float = ALPHA
+    lost: np.ndarray, gained: np.ndarray, sizes: list[int], alpha: float = ALPHA, margin: float = MARGIN
 ) -> tuple[np.ndarray, np.ndarray]:
     """p of each run, and whether its upper bound is within the margin: `evalsvc.verdict.measure.measure`."""
     c, n, each = len(sizes), float(sum(sizes)), np.array(sizes, dtype=float)
@@ -67,24 +69,24 @@ def judge_clusters(
     expected = (3 + np.maximum(n / flips - 3, 0) * c / n) * (c - 1) / (c + 1)
     freedom = np.where(squares.sum(axis=1) > 1e-12, (c - 1) * np.minimum(expected / kurtosis, 1.0), c - 1.0)
     deviate = np.where(variance > 0, student.isf(alpha, np.maximum(freedom, 1.0)), norm.isf(alpha))
-    score = tango(b, g, n, MARGIN)  # of n / deff items it is 1 / sqrt(deff) of this
+    score = tango(b, g, n, margin)  # of n / deff items it is 1 / sqrt(deff) of this
     passed = (score <= -norm.isf(alpha)) & (score / np.sqrt(deff) <= -deviate)
-    return np.maximum(exact_p(b, g), p_cluster), passed & _t_passes(totals, each, alpha)
+    return np.maximum(exact_p(b, g), p_cluster), passed & _t_passes(totals, each, alpha, margin)
 
 
-def _t_passes(totals: np.ndarray, sizes: np.ndarray, alpha: float) -> np.ndarray:
+def _t_passes(totals: np.ndarray, sizes: np.ndarray, alpha: float, margin: float) -> np.ndarray:
     """Whether t on totals rejects "the drop is the margin", as `evalsvc.verdict.clusters.cluster_bounds` inverts it."""
     c, n = len(sizes), float(sizes.sum())
     k = student.isf(alpha, c - 1) ** 2 * c / (c - 1)
-    away = totals - MARGIN * sizes
+    away = totals - margin * sizes
     beyond = away.sum(axis=1) ** 2 >= k * ((away - away.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     bounded = n * n > k * ((sizes - sizes.mean()) ** 2).sum()
     return ~totals.any(axis=1) | (bounded & beyond & (away.sum(axis=1) < 0))
 
 
-def clustered_words(lost: np.ndarray, gained: np.ndarray, sizes: list[int]) -> Words:
+def clustered_words(lost: np.ndarray, gained: np.ndarray, sizes: list[int], margin: float = MARGIN) -> Words:
     """The fixed design."""
-    p, passed = judge_clusters(lost, gained, sizes)
+    p, passed = judge_clusters(lost, gained, sizes, margin=margin)
     return np.where(passed, -1, p < ALPHA)
 
 

@@ -35,7 +35,7 @@ def print_tables(found: dict, console: Console) -> None:
         as_published = ", ".join("no" if name in cell.get("apart", ()) else "yes" for name in ("c", "h10"))
         table.add_row(*_place(cell), *_rates(cell, HEADINGS), wrong, *([as_published] if agrees else []))
     console.print(table)
-    title = f"clusters, % wrong: {100 * limit:.1f} promised up to a correlation of .1; ! is above, promised or not"
+    title = f"clusters, % wrong: {100 * limit:.1f} allowed where promised (rho to .1); ! is above, promised or not"
     table = Table(
         "clusters", "f", "alike", "rho", "false alarm", "false PASS", "PASS, no drop", title=title, box=SIMPLE
     )
