@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evalsvc.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, EXIT_REGRESSED
+from evalsvc.row import Row, plain_json
 from evalsvc.store.records import ArmRecord
 
 SCHEMA = "evalsvc.decision/1"
@@ -14,8 +15,6 @@ EXIT_CODES = {
     "INCONCLUSIVE": EXIT_INCONCLUSIVE,
     "INVALID": EXIT_INVALID,
 }
-_JSON_NAMES = {"scope": "level", "lost": "b", "gained": "c"}
-_IN_POINTS = ("drop", "lower", "upper", "interval", "newcombe", "margin")
 _PRECEDENCE = (EXIT_ERROR, EXIT_INVALID, EXIT_REGRESSED, EXIT_INCONCLUSIVE, EXIT_PASS)
 
 
@@ -27,108 +26,13 @@ def combine_exit_codes(codes: Iterable[int]) -> int:
     return next(code for code in _PRECEDENCE if code in given)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        scope: `pooled` and `suite` rows carry a verdict, `family` rows describe.
-        through: Stage that was asked for the scored logits, in family rows; empty for generations.
-        items: Items of the row, answered or not.
-        n: Items scored in both arms; everything that follows is about these. Numbers are None when there are none.
-        method: Test and bound that decide.
-        p: One-sided p against "no drop".
-        p_adjusted: After Holm over the suites and the pooled row; None in family rows.
-        interval: Two-sided at 1 - alpha.
-        clusters: Clusters where they decide; None where items are independent.
-        note: What a reader must know beside the numbers, empty when nothing.
-        factors_met: The differing factors that the row's scored tokens met.
-        blind: Met none of the differing factors: shown, and left out of every decision.
-        counted: Whether its items enter the suite and the pooled row.
-    """
-
-    scope: str
-    suite: str = ""
-    family: str = ""
-    through: str = ""
-    items: int
-    n: int
-    lost: int
-    gained: int
-    baseline_right: int | None
-    errors_baseline: int
-    errors_candidate: int
-    method: str = ""
-    drop: float | None = None
-    p: float | None = None
-    p_mid: float | None = None
-    p_adjusted: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-    interval: tuple[float, float] | None = None
-    newcombe: tuple[float, float] | None = None
-    clusters: int | None = None
-    few_clusters: bool = False
-    margin: float | None = None
-    verdict: str | None = None
-    severity: str | None = None
-    drop_detected: bool = False
-    saturated: bool = False
-    more_items: int | None = None
-    note: str = ""
-    factors_met: tuple[str, ...] = ()
-    blind: bool = False
-    counted: bool = True
-
-    @property
-    def label(self) -> str:
-        """How the row is named in text."""
-        if self.scope == "pooled":
-            return "all suites pooled"
-        if self.scope == "suite":
-            return f"suite {self.suite}"
-        return f"{self.suite}/{self.family}" + (f" through {self.through}" if self.through else "")
-
-    def numbers(self, alpha: float) -> str:
-        """Counts, drop, interval, margin and p as text, in points."""
-        if self.drop is None or self.upper is None or self.interval is None or self.p is None:
-            return f"no item was scored in both arms, of {self.items:,}"
-        low, high = (format_points(bound) for bound in self.interval)
-        name = "sign-flip p" if self.method.startswith("sign-flip") else "exact p"
-        test = name if self.clusters is None else f"p over {self.clusters} cluster{'s' * (self.clusters != 1)}"
-        parts = [
-            f"lost {self.lost:,}, gained {self.gained:,} of {self.n:,}",
-            f"drop {format_points(self.drop)} points, {100 * (1 - alpha):g} % [{low}, {high}], "
-            f"upper bound {format_points(self.upper)}",
-            *([f"margin {format_margin(self.margin)}"] if self.margin is not None else []),
-            f"one-sided {test} {format_p(self.p, sign=True)}{self._after_holm}",
-        ]
-        if self.few_clusters:
-            these = "this prefix" if self.clusters == 1 else f"these {self.clusters} prefixes"
-            parts.append(f"conditional on {these} (or whatever its items share)")
-        return "; ".join(parts)
-
-    @property
-    def remark(self) -> str:
-        """What stands beside the verdict word, in few words; empty when nothing."""
-        if self.note:
-            return self.note.split(":")[0]
-        if self.severity:
-            return self.severity
-        return "drop detected" if self.drop_detected else "saturated" if self.saturated else ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The row as plain JSON: proportions become points, with `_points` in their keys."""
-        document = {_JSON_NAMES.get(name, name): getattr(self, name) for name in self.__dataclass_fields__}
-        for name in _IN_POINTS:
-            document[f"{name}_points"] = _points(document.pop(name))
-        return {**_plain(document), "remark": self.remark}
-
-    @property
-    def _after_holm(self) -> str:
-        if self.p is None or self.p_adjusted is None or self.p_adjusted <= self.p:
-            return ""
-        return f" ({format_p(self.p_adjusted)} after Holm)"
+def legend(decisions: Iterable["Decision"]) -> str:
+    """What the columns of a table hold."""
+    text = "drop, bound and margin in points; p one-sided, after Holm over the suites and the pooled row"
+    rows = [row for decision in decisions for row in decision.rows]
+    if any(row.metric for row in rows):
+        text += " and the metrics"
+    return text + ("; a metric with a margin in its own units in these" if any(row.unit for row in rows) else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,40 +146,4 @@ class Decision:
         document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
         document |= {name: None if document[name] is None else asdict(document[name]) for name in ("aa", "stop")}
         rows = [row.to_json() for row in self.rows]
-        return {"schema": SCHEMA, "exit_code": self.exit_code, **_plain(document), "rows": rows}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value
-
-
-def _points(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_points(bound) for bound in value]
-    return None if value is None else 100 * value
-
-
-def format_points(proportion: float) -> str:
-    """A proportion in points with two decimals, never `-0.00`."""
-    return f"{round(100 * proportion, 2) + 0.0:.2f}"
-
-
-def format_margin(proportion: float) -> str:
-    """A margin in points, as short as it was typed."""
-    return f"{round(100 * proportion, 6):.1f}" if round(1000 * proportion, 5) % 1 == 0 else f"{100 * proportion:.6g}"
-
-
-def format_p(p: float, *, sign: bool = False) -> str:
-    """A p value without its leading zero, with two significant digits; `sign` puts `=` or `<` before it."""
-    if p < 0.0001:
-        return "< .0001"
-    if p >= 0.9995:
-        text = "1.0"
-    else:
-        text = f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
-        text = text.lstrip("0")
-    return f"= {text}" if sign else text
+        return {"schema": SCHEMA, "exit_code": self.exit_code, **plain_json(document), "rows": rows}

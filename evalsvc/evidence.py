@@ -1,18 +1,16 @@
 """Whether stored samples can carry a verdict: factors met, one row an item, pairing, proof, errors."""
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from evalsvc.decision import AAResult
 from evalsvc.engine.precision import FACTORS
-from evalsvc.ordering import Looks, cluster_label
+from evalsvc.ordering import Looks
 from evalsvc.policy import Policy
+from evalsvc.reading import Reading, holds, measure_pairs, own_reading, read_pair, read_side, up_to
 from evalsvc.store.records import ArmRecord, Pair, Side
-from evalsvc.verdict.hybrid import feed, measure_hybrid
-from evalsvc.verdict.measure import Measurement, measure
-from evalsvc.verdict.sequential import Sequential
+from evalsvc.verdict.corpus import METRICS
 
 _WEIGHT_KEYS = ("weights", "checkpoint")
 _HASHES = {"item_hash": "item", "request_hash": "request", "settings_hash": "settings"}
@@ -83,12 +81,6 @@ def counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str]) -> dict[st
     return counted
 
 
-def up_to(pairs: Sequence[Pair], looks: Looks) -> list[Pair]:
-    """The pairs that the last look saw."""
-    last = looks.ends[-1] if looks.ends else 0
-    return [pair for pair in pairs if looks.position[pair.suite, pair.item_id] < last]
-
-
 def average_repeats(pairs: Sequence[Pair]) -> list[Pair]:
     """One pair an item and `through`: repeats are averaged inside the item, since a repeat is no further item.
 
@@ -111,85 +103,17 @@ def _averaged(members: Sequence[Pair]) -> Pair:
         complete = len(scored) == len(members)
         bad = next((side for side in mine if side.status != "scored"), mine[0])
         mean = sum(scored) / len(scored) if complete else None
-        sides[role] = replace(mine[0], status="scored" if complete else bad.status, value=mean)
+        sides[role] = replace(
+            mine[0], status="scored" if complete else bad.status, value=mean, scores=_mean_scores(mine)
+        )
         if not complete and bad.status == "scored":  # a repeat is missing
             sides[role] = replace(sides[role], status="skipped")
     return replace(members[0], **sides)
 
 
-def scored_values(pair: Pair) -> tuple[float, float] | None:
-    """The baseline's and the candidate's value from 0 to 1; None unless both arms scored the item so."""
-    ours, theirs = _value(pair.baseline), _value(pair.candidate)
-    return None if ours is None or theirs is None else (ours, theirs)
-
-
-def _value(side: Side | None) -> float | None:
-    if side is None or side.status != "scored" or side.value is None or not 0 <= side.value <= 1:
-        return None
-    return side.value
-
-
-def measure_pairs(
-    pairs: Sequence[Pair], alpha: float, *, worst: bool = False, looks: Looks | None = None
-) -> Measurement | None:
-    """Measures pairs, clustered by (suite, family, cluster).
-
-    Args:
-        pairs: One row an item.
-        alpha: Error rate of each direction.
-        worst: Counts missing candidate items as lost and missing baseline items as right, instead of leaving them out.
-        looks: Where a sequential design looked; None for the fixed one.
-
-    Returns:
-        None when no pair can be used.
-    """
-    chosen = _usable(pairs, worst, looks)
-    if not chosen:
-        return None
-    ours, theirs, labels = _columns(chosen)
-    if looks is None:
-        return measure(ours, theirs, labels, alpha=alpha)
-    return measure_hybrid(
-        ours,
-        theirs,
-        labels,
-        _ends(chosen, looks),
-        alpha=alpha,
-        largest=_largest(chosen, looks),
-        complete=looks.complete,
-    )
-
-
-def process_of(pairs: Sequence[Pair], looks: Looks, *, worst: bool = False) -> Sequential:
-    """The e-processes of pairs, fed with what each look saw; arguments as of `measure_pairs`."""
-    chosen = _usable(pairs, worst, looks)
-    ours, theirs, labels = _columns(chosen)
-    differences = [base - cand for base, cand in zip(ours, theirs, strict=True)]
-    return feed(differences, labels, _ends(chosen, looks), largest=_largest(chosen, looks))
-
-
-def _usable(pairs: Sequence[Pair], worst: bool, looks: Looks | None) -> list[Pair]:
-    """Pairs that count, in the order of the looks and up to the last of them."""
-    chosen = list(pairs) if worst else [pair for pair in pairs if scored_values(pair)]
-    if looks is None:
-        return chosen
-    return sorted(up_to(chosen, looks), key=lambda pair: looks.position[pair.suite, pair.item_id])
-
-
-def _columns(pairs: Sequence[Pair]) -> tuple[list[float], list[float], list[str]]:
-    ours = [1 if (value := _value(pair.baseline)) is None else value for pair in pairs]
-    theirs = [_value(pair.candidate) or 0 for pair in pairs]
-    return ours, theirs, [cluster_label(pair.suite, pair.family, pair.cluster) for pair in pairs]
-
-
-def _ends(pairs: Sequence[Pair], looks: Looks) -> list[int]:
-    positions = [looks.position[pair.suite, pair.item_id] for pair in pairs]
-    return [bisect_left(positions, end) for end in looks.ends]
-
-
-def _largest(pairs: Sequence[Pair], looks: Looks) -> int:
-    suites = {pair.suite for pair in pairs}
-    return max(looks.largest[suite] for suite in (suites if len(suites) == 1 else looks.largest))
+def _mean_scores(sides: Sequence[Side]) -> dict[str, float]:
+    shared = set.intersection(*(set(side.scores) for side in sides))
+    return {metric: sum(side.scores[metric] for side in sides) / len(sides) for metric in shared}
 
 
 def check_aa(pairs: Sequence[Pair], address: str = "") -> AAResult | None:
@@ -239,7 +163,7 @@ def find_faults(
         looks: Of a sequential design: pairs after its last look are not looked at.
     """
     seen = pairs if looks is None else up_to(pairs, looks)
-    if not any(scored_values(pair) for pair in seen):
+    if not any(read_pair(pair, own_reading(pair, policy)) for pair in seen):
         return [f"no samples: no item is scored in both {baseline.address} and {candidate.address}"]
     return [
         *_arm_faults("baseline", baseline, [pair.baseline for pair in pairs], policy),
@@ -297,8 +221,28 @@ def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
         yield "unequal rendered tokens in the two arms (`rendering: may_differ` would accept them)"
     if len({ours.scoring_version, theirs.scoring_version} - {None}) > 1:
         yield "scored by unequal versions of the suite's rules in the two arms (start a new run)"
-    if any(side.status == "scored" and _value(side) is None for side in (ours, theirs)):
-        yield f"no score of {pair.metric} between 0 and 1 (a metric in units of its own needs a margin in them)"
+    for reading in _readings(pair, policy):
+        if any(side.status == "scored" and read_side(side, reading, pair.metric) is None for side in (ours, theirs)):
+            yield _unreadable(reading, pair.metric)
+
+
+def _readings(pair: Pair, policy: Policy) -> Iterator[Reading]:
+    """Everything that is read of an item: its own metric, and others that a rule names and an arm has."""
+    yield own_reading(pair, policy)
+    sides = (pair.baseline, pair.candidate)
+    for rule in policy.margins:
+        about = rule.suite == pair.suite and rule.family in (None, pair.family)
+        if about and rule.metric not in (None, pair.metric) and any(holds(s, rule.metric) for s in sides):
+            yield Reading.of(rule)
+
+
+def _unreadable(reading: Reading, own: str) -> str:
+    metric = reading.metric or own
+    if reading.of_corpus:
+        return f"no parts of {metric} ({METRICS[reading.statistic].parts})"
+    if reading.in_units:
+        return f"no score of {metric}"
+    return f"no score of {metric} between 0 and 1 (a metric in units of its own needs a margin in them)"
 
 
 def _error_faults(pairs: Sequence[Pair], policy: Policy) -> Iterator[str]:

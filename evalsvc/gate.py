@@ -1,34 +1,29 @@
 """A policy applied to one candidate's pairs: rows, release rule, decision. Reads records; never the engine or torch."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from evalsvc.decision import AAResult, ArmFace, Decision, Row, Stop, combine_exit_codes, format_margin, format_points
+from evalsvc.claims import POOLED, Key, make_claims, refuse_rules_about_nothing
+from evalsvc.decision import AAResult, ArmFace, Decision, Stop, combine_exit_codes
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
     average_repeats,
     check_aa,
-    count_once,
     counted_by_suite,
     differing_factors,
     find_faults,
-    in_order,
-    measure_pairs,
     pairing_verified,
-    scored_values,
-    seen_factors,
-    up_to,
 )
 from evalsvc.looking import look_back
-from evalsvc.ordering import Looks
 from evalsvc.policy import Policy
-from evalsvc.release import POOLED, Judged, Outcome, judge, release
+from evalsvc.reading import up_to
+from evalsvc.release import Outcome, judge, release
+from evalsvc.row import Row, format_margin, format_p, format_points
+from evalsvc.rows import describe_families, guarded_families, in_table_order, verdict_row, with_numbers, with_verdict
 from evalsvc.store.records import ArmRecord, Pair
-from evalsvc.verdict.measure import Measurement, measure_counts
+from evalsvc.verdict.measure import measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
-from evalsvc.verdict.rule import Verdict, decide
+from evalsvc.verdict.rule import decide
 
 __all__ = ["AAResult", "Decision", "check_aa", "combine_exit_codes", "decide_gate", "judge_counts", "smallest_provable"]
 
@@ -95,7 +90,7 @@ def decide_gate(
     faults = [*find_faults(baseline, candidate, pairs, policy, looks), *aa_faults]
     if looks is not None:
         pairs, averaged = up_to(pairs, looks), up_to(averaged, looks)
-    rows = _family_rows(averaged, differing, policy, looks)
+    rows = describe_families(averaged, differing, policy, looks)
     counted = counted_by_suite(averaged, differing)
     met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
     uncovered = tuple(factor for factor in differing if factor not in met)
@@ -106,13 +101,18 @@ def decide_gate(
         faults.append(
             f"the A/A check failed: the baseline against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
         )
-    seen, worst = (judge(counted, policy, worst=imputed, looks=looks) for imputed in (False, True))
-    verdict_rows = {key: _verdict_row(key, counted, rows, seen, worst, bool(faults)) for key in (POOLED, *counted)}
-    outcome = release(verdict_rows, seen, worst, policy, faults, same_arm)
+    claims = make_claims(counted, policy)
+    seen, worst = (judge(claims, policy, worst=imputed, looks=looks) for imputed in (False, True))
+    rows = guarded_families(rows, claims, seen, worst, bool(faults))
+    verdicts = {
+        claim.key: verdict_row(claim, rows, seen, worst, bool(faults)) for claim in claims if claim.margin is not None
+    }
+    outcome = release(verdicts, seen, worst, policy, faults, same_arm)
     blind = [row.label for row in rows if row.blind]
     verified = pairing_verified(pairs)
     notes = [
         *outcome.notes,
+        *_flags(rows),
         *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
         *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
         *([f"candidate is injected: {_injected(candidate)}"] if candidate.injected else []),
@@ -121,7 +121,7 @@ def decide_gate(
     return Decision(
         verdict=outcome.word,
         severity=outcome.severity,
-        sentence=_sentence(outcome, verdict_rows, candidate, policy, same_arm, stop),
+        sentence=_sentence(outcome, verdicts, candidate, policy, same_arm, stop),
         reasons=tuple(outcome.reasons),
         notes=tuple(notes),
         policy=policy.model_dump(mode="json"),
@@ -134,7 +134,7 @@ def decide_gate(
         pairing_verified=verified,
         aa=aa,
         stop=stop,
-        rows=tuple(_in_order(verdict_rows, rows)),
+        rows=tuple(in_table_order({k: r for k, r in verdicts.items() if r.scope != "family"}, rows)),
     )
 
 
@@ -153,20 +153,7 @@ def judge_counts(lost: int, gained: int, items: int, policy: Policy) -> Row:
         raise ConfigError(str(error)) from None
     counts: dict[str, Any] = {"items": items, "n": items, "lost": lost, "gained": gained}
     blank = Row(scope="pooled", baseline_right=None, errors_baseline=0, errors_candidate=0, **counts)
-    return _with_verdict(_with_numbers(blank, measured), decide(measured, policy.margin))
-
-
-def _with_verdict(row: Row, verdict: Verdict) -> Row:
-    return replace(
-        row,
-        p_adjusted=verdict.p,
-        margin=verdict.margin,
-        verdict=verdict.word,
-        severity=verdict.severity,
-        drop_detected=verdict.drop_detected,
-        saturated=verdict.saturated,
-        more_items=verdict.more_items,
-    )
+    return with_verdict(with_numbers(blank, measured), decide(measured, policy.margin))
 
 
 def _refuse(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], policy: Policy) -> None:
@@ -174,95 +161,27 @@ def _refuse(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], po
         raise ConfigError(f"{baseline.address} is baseline and candidate; name two arms")
     if baseline.injected:
         raise ConfigError(f"{baseline.address} has planted faults ({_injected(baseline)}) and cannot be a baseline")
-    suites = {pair.suite for pair in pairs}
-    strangers = sorted(policy.guard_points_by_suite.keys() - suites)
-    if strangers and suites:
-        raise ConfigError(
-            f"policy {policy.name} guards suite '{strangers[0]}', which no arm answered; "
-            f"suites here: {', '.join(sorted(suites))}"
-        )
+    refuse_rules_about_nothing(pairs, policy)
+
+
+def _flags(rows: Sequence[Row]) -> list[str]:
+    """Families whose drop is real inside a suite whose drop is, by suite."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.flagged and row.short_p is not None:
+            found.setdefault(row.suite, []).append(f"{row.family} (p {format_p(row.short_p, sign=True)})")
+    return [
+        f"lost inside suite {suite}, after Benjamini-Hochberg: {', '.join(names)}" for suite, names in found.items()
+    ]
 
 
 def _injected(arm: ArmRecord) -> str:
     return ", ".join(f"{name} {value}" for name, value in arm.injected.items())
 
 
-def _family_rows(pairs: Sequence[Pair], differing: Sequence[str], policy: Policy, looks: Looks | None) -> list[Row]:
-    groups: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        groups[(pair.suite, pair.family, pair.through)].append(pair)
-    chosen = {id(pair) for pair in count_once(pairs, differing)}
-    rows = []
-    for (suite, family, through), members in sorted(groups.items()):
-        seen = seen_factors(members, differing)
-        row = Row(scope="family", suite=suite, family=family, through=through, factors_met=seen, **_counts(members))
-        row = replace(
-            row,
-            blind=bool(differing) and not seen,
-            counted=any(id(pair) in chosen for pair in members),
-            note="" if any(id(pair) in chosen for pair in members) else "not counted: its items count in another row",
-        )
-        rows.append(_with_numbers(row, measure_pairs(members, policy.alpha, looks=looks)))
-    return rows
-
-
-def _counts(pairs: Sequence[Pair]) -> dict[str, Any]:
-    values = [values for pair in pairs if (values := scored_values(pair)) is not None]
-    return {
-        "items": len(pairs),
-        "n": len(values),
-        "lost": sum(base > cand for base, cand in values),
-        "gained": sum(base < cand for base, cand in values),
-        "baseline_right": sum(base == 1 for base, _ in values),
-        "errors_baseline": sum(p.baseline is not None and p.baseline.status != "scored" for p in pairs),
-        "errors_candidate": sum(p.candidate is not None and p.candidate.status != "scored" for p in pairs),
-    }
-
-
-def _with_numbers(row: Row, measured: Measurement | None) -> Row:
-    if measured is None:
-        return row
-    names = ("method", "drop", "p", "p_mid", "lower", "upper", "interval", "newcombe", "clusters", "few_clusters")
-    return replace(row, **{name: getattr(measured, name) for name in names})
-
-
-def _in_order(verdict_rows: Mapping[str, Row], families: Sequence[Row]) -> list[Row]:
-    ordered = [verdict_rows[POOLED]]
-    for suite in sorted(key for key in verdict_rows if key != POOLED):
-        ordered += [verdict_rows[suite], *(row for row in families if row.suite == suite)]
-    return ordered
-
-
-def _verdict_row(
-    key: str,
-    counted: Mapping[str, list[Pair]],
-    families: Sequence[Row],
-    seen: Mapping[str, Judged],
-    worst: Mapping[str, Judged],
-    faulty: bool,
-) -> Row:
-    members = counted[key] if key != POOLED else [pair for group in counted.values() for pair in group]
-    mine = [row for row in families if row.counted and not row.blind and key in (POOLED, row.suite)]
-    met = {factor for row in mine for factor in row.factors_met}
-    row = Row(scope="suite" if key else "pooled", suite=key, factors_met=in_order(met), **_counts(members))
-    if key not in seen:
-        blind = bool(families) and not mine
-        return replace(row, verdict="INVALID", blind=blind, counted=False, note="blind" if blind else "no samples")
-    verdict, word, note = seen[key].verdict, seen[key].verdict.word, ""
-    if verdict.floor:
-        note = "floor: the baseline is so low that it cannot lose the margin"
-    if word != "INVALID" and worst[key].verdict.word != word:
-        word, note = "INCONCLUSIVE", f"unanswered items: could become {worst[key].verdict.word}"
-    row = replace(_with_verdict(_with_numbers(row, seen[key].measured), verdict), note=note)
-    if faulty or word != verdict.word:  # what belonged to the other word goes with it
-        word = "INVALID" if faulty else word
-        row = replace(row, verdict=word, severity=None, drop_detected=False, more_items=None)
-    return row
-
-
 def _sentence(
     outcome: Outcome,
-    rows: Mapping[str, Row],
+    rows: Mapping[Key, Row],
     candidate: ArmRecord,
     policy: Policy,
     same_arm: bool,

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from evalsvc.claims import POOLED, Key
 from evalsvc.decision import Stop
-from evalsvc.evidence import counted_by_suite, process_of, scored_values, up_to
+from evalsvc.evidence import counted_by_suite
 from evalsvc.ordering import Looks, Place, Placed, plan_looks
 from evalsvc.policy import Policy
-from evalsvc.release import POOLED, family_size
+from evalsvc.reading import process_of, scored_values, up_to
+from evalsvc.release import family_size
 from evalsvc.store.records import ArmRecord, Pair
 from evalsvc.verdict.sequential import first_decision
 
@@ -82,13 +84,13 @@ def find_stop(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Polic
 
 def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, *, worst: bool) -> list[str]:
     """At each look the word; empty where nothing is decided."""
-    groups = {suite: list(members) for suite, members in counted.items() if members}
+    groups = {Key(suite): list(members) for suite, members in counted.items() if members}
     groups[POOLED] = [pair for members in groups.values() for pair in members]
     blind = {suite for suite, members in counted.items() if not members}
     family = family_size(len(looks.largest))
     firsts = {}
     for key, members in groups.items():
-        margin = policy.margin if key == POOLED else policy.guard(key)
+        margin = policy.margin if key == POOLED else policy.guard(key.suite)
         firsts[key] = first_decision(process_of(members, looks, worst=worst), margin, policy.alpha, family)
     last: dict[str, int] = {}
     for (suite, _), index in looks.position.items():
@@ -96,7 +98,8 @@ def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, 
     found = []
     for look, end in enumerate(looks.ends):
         words = {key: first[1] for key, first in firsts.items() if first is not None and first[0] <= look}
-        waiting = [suite for suite, index in last.items() if suite not in {*words, *blind} and index >= end]
+        done = {*(key.suite for key in words), *blind}
+        waiting = [suite for suite, index in last.items() if suite not in done and index >= end]
         if "REGRESSED" in words.values():
             found.append("REGRESSED")
         else:

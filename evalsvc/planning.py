@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any
 
-from evalsvc.decision import format_margin, format_points
 from evalsvc.errors import EvidenceError
 from evalsvc.evidence import count_once, measure_pairs
 from evalsvc.policy import Policy
+from evalsvc.row import format_margin, format_points
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store, open_store

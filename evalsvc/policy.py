@@ -5,22 +5,21 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from evalsvc.errors import ConfigError
+from evalsvc.limits import Margin, Misplaced, Points, Rule
 from evalsvc.yamlfile import read_model
 
-Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
 
-
-class Policy(BaseModel):
+class Policy(Rule):
     """A policy file. Margins and the error limit are in points (hundredths), as people write them.
 
     Attributes:
         name: Shown in tables and stored with decisions.
         margin_points: Accepted drop of all items pooled.
-        guard_points: Accepted drop of each suite.
-        guard_points_by_suite: Another guard for the suites named here.
+        guard_points: Accepted drop of each suite; 5, or `margin_points` where that is more.
+        margins: Rules for single suites, families and metrics; each goes before `guard_points`.
         alpha: Error rate of each direction, a proportion.
         max_error_points: Errors of one arm in one suite, in points of its items, above which nothing is decided.
         proof: Whether an arm whose formats nobody measured may be judged (`declared`) or not (`required`).
@@ -31,12 +30,10 @@ class Policy(BaseModel):
         block_items: Items between two looks of the sequential design.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     name: Annotated[str, Field(min_length=1, max_length=100)]
     margin_points: Points = 1.0
     guard_points: Points = 5.0
-    guard_points_by_suite: dict[str, Points] = {}
+    margins: list[Margin] = Field(default_factory=list)
     alpha: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.05
     max_error_points: Points = 2.0
     proof: Literal["declared", "required"] = "required"
@@ -53,7 +50,47 @@ class Policy(BaseModel):
 
     def guard(self, suite: str) -> float:
         """Guard margin of a suite, a proportion."""
-        return self.guard_points_by_suite.get(suite, self.guard_points) / 100
+        rule = self.rule(suite)
+        if rule is not None and rule.margin_points is not None:
+            return rule.margin_points / 100
+        given = "guard_points" in self.model_fields_set
+        return (self.guard_points if given else max(self.guard_points, self.margin_points)) / 100
+
+    def rule(self, suite: str, family: str | None = None, metric: str | None = None) -> Margin | None:
+        """The rule about exactly this suite, family and metric."""
+        return next((rule for rule in self.margins if rule.place == (suite, family, metric)), None)
+
+    @property
+    def metric_suites(self) -> set[str]:
+        """Suites of which a rule names a metric, whose samples are then read with all their scores."""
+        return {rule.suite for rule in self.margins if rule.metric is not None}
+
+    @field_validator("margins")
+    @classmethod
+    def _each_rule_once(cls, rules: list[Margin]) -> list[Margin]:
+        places: dict[object, int] = {}
+        for index, rule in enumerate(rules):
+            if rule.place in places:
+                raise Misplaced(f"is a second rule for {rule.in_words} (rule {places[rule.place] + 1} is one)", index)
+            places[rule.place] = index
+        return rules
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> "Policy":
+        if "guard_points" in self.model_fields_set and self.guard_points < self.margin_points:
+            raise Misplaced(
+                f"{self.guard_points:g} is below margin_points {self.margin_points:g}: "
+                "no suite could lose what all of them together may",
+                "guard_points",
+            )
+        for index, rule in enumerate(self.margins):
+            for name in ("metric", "floor_points"):
+                if self.design == "sequential" and getattr(rule, name) is not None:
+                    raise Misplaced(
+                        "is read once, of all items; `design: sequential` decides by the items' own metrics alone",
+                        *("margins", index, name),
+                    )
+        return self
 
     @property
     def sha256(self) -> str:
@@ -80,5 +117,5 @@ def typed_policy(**fields: object) -> Policy:
         return Policy(**fields)  # pyright: ignore[reportArgumentType]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        flag = str(first["loc"][0]).removesuffix("_points").replace("_", "-")
+        flag = str((*first["loc"], "policy")[0]).removesuffix("_points").replace("_", "-")
         raise ConfigError(f"--{flag} {first['input']}: {first['msg'].lower()}") from None

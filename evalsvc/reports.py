@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from evalsvc.decision import Decision, Row, combine_exit_codes, format_margin, format_p, format_points
+from evalsvc.decision import Decision, combine_exit_codes, legend
+from evalsvc.row import Row, format_p
 
 MARKDOWN_LIMIT = 65_000  # characters; a comment on GitHub holds 65,536
 _ILLEGAL_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -84,7 +85,7 @@ def to_markdown(decisions: Sequence[Decision], limit: int = MARKDOWN_LIMIT) -> s
         lines = [
             "\n| | verdict | lost | gained | items | drop | p | bound | margin |",
             "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-            *(_line(row) for row in decision.rows if row.scope != "family"),
+            *(_line(row) for row in decision.rows if row.verdict is not None),
         ]
         blocks.append("\n".join(lines) + "\n")
         said = [*decision.reasons[1:], *decision.notes]
@@ -94,7 +95,7 @@ def to_markdown(decisions: Sequence[Decision], limit: int = MARKDOWN_LIMIT) -> s
             f"\nplan `{decision.candidate.plan}`, fingerprint `{decision.candidate.fingerprint[:12]}` against "
             f"`{decision.baseline.fingerprint[:12]}`, policy `{decision.policy_sha256[:12]}`\n"
         )
-    blocks.append("\ndrop, bound and margin in points; p one-sided, after Holm over the suites and the pooled row\n")
+    blocks.append(f"\n{legend(decisions)}\n")
     return _within(blocks, limit)
 
 
@@ -114,18 +115,17 @@ def _within(blocks: Sequence[str], limit: int) -> str:
 
 
 def _line(row: Row) -> str:
-    name = "**pooled**" if row.scope == "pooled" else _markdown(row.suite)
-    p = row.p if row.p_adjusted is None else row.p_adjusted
+    name = "**pooled**" if row.scope == "pooled" else _markdown(row.label.removeprefix("suite "))
     cells = [
         name,
         f"{row.verdict or ''}{f' ({_markdown(row.remark)})' if row.remark else ''}",
         f"{row.lost:,}",
         f"{row.gained:,}",
         f"{row.n:,}",
-        "" if row.drop is None else format_points(row.drop),
-        "" if p is None else _markdown(format_p(p)),
-        "" if row.upper is None else format_points(row.upper),
-        "" if row.margin is None else format_margin(row.margin),
+        row.amount(row.drop),
+        "" if row.short_p is None else _markdown(format_p(row.short_p)),
+        row.amount(row.upper),
+        row.limit,
     ]
     return f"| {' | '.join(cells)} |"
 

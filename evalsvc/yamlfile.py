@@ -36,7 +36,7 @@ def read_model(path: str | Path, model: type[Model]) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        details = [_placed(detail) for detail in error.errors(include_url=False)]
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
         # a misspelt key is missing under its right name too: the line that can be mended comes first
         first = min(details, key=lambda detail: (detail["type"] != "extra_forbidden", _line(root, detail["loc"])))
@@ -73,6 +73,12 @@ def _refuse_duplicates(node: yaml.Node, path: str | Path) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             _refuse_duplicates(value, path)
+
+
+def _placed(detail: ErrorDetails) -> ErrorDetails:
+    """A complaint of our own that names a key further inside is moved there."""
+    further = getattr(detail.get("ctx", {}).get("error"), "loc", ())
+    return {**detail, "loc": (*detail["loc"], *further)}
 
 
 def _line(node: yaml.Node | None, loc: Sequence[int | str]) -> int:

@@ -13,6 +13,7 @@ from typer.main import get_command
 from evalsvc import errors
 from evalsvc.cli.main import COMMANDS, build_app
 from evalsvc.experiment import ArmConfig, Experiment, load_experiment
+from evalsvc.limits import Margin
 from evalsvc.policy import Policy, load_policy
 from evalsvc.suites.formats import FormatSuite
 from evalsvc.suites.toolcall import ToolCallSuite
@@ -25,6 +26,10 @@ DEMO = ROOT / "data" / "experiments" / "demo.yaml"
 
 def fenced(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def test_every_command_stands_in_the_readme_and_every_one_there_exists() -> None:
@@ -62,13 +67,20 @@ def test_every_key_of_an_experiment_stands_in_the_readme(key: str) -> None:
     assert re.search(rf"\b{key}\b", README)
 
 
-def test_every_key_of_a_policy_stands_in_the_shipped_policy_or_has_a_default_that_does_nothing() -> None:
-    shipped = load_policy(ROOT / "data" / "policies" / "demo.yaml")
-    assert set(Policy.model_fields) - shipped.model_fields_set == {"guard_points_by_suite"}
+@pytest.mark.parametrize("key", [*Policy.model_fields, *Margin.model_fields])
+def test_every_key_of_a_policy_stands_in_the_readme(key: str) -> None:
+    assert re.search(rf"\b{key}\b", section("The policy file"))
+
+
+def test_the_policy_in_the_readme_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(fenced("yaml")[1])
+    policy = load_policy(path)
+    assert set(Policy.model_fields) == policy.model_fields_set, "it shows every key"
 
 
 def test_the_experiment_in_the_readme_can_be_read(tmp_path: Path) -> None:
-    (example,) = fenced("yaml")
+    example = fenced("yaml")[0]
     path = tmp_path / "example.yaml"
     path.write_text(example)
     read, shipped = load_experiment(path), load_experiment(DEMO)

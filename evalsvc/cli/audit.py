@@ -20,9 +20,9 @@ def audit(
     Nobody publishes how many items flipped both ways, and the verdict hangs on it. A look: exits 0, 2 for mistakes.
     """
     from evalsvc.cli.common import print_json, stdout_console
-    from evalsvc.decision import format_p
     from evalsvc.errors import ConfigError
     from evalsvc.policy import typed_policy
+    from evalsvc.row import format_p
     from evalsvc.verdict.audit import audit_published
 
     rules = typed_policy(name="audit", margin_points=margin, alpha=alpha)

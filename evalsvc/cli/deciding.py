@@ -26,7 +26,8 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
         known += [] if check is None else [check]
         faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
     aa = next((check for check in known if check.failed), known[0] if known else None)
-    return decide_gate(baseline, candidate, queries.pairs(store, baseline, candidate), policy, aa, faults)
+    pairs = queries.pairs(store, baseline, candidate, scores_of=policy.metric_suites)
+    return decide_gate(baseline, candidate, pairs, policy, aa, faults)
 
 
 def stored_aa(store: Store, run_id: int) -> AAResult | None:

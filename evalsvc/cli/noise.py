@@ -20,8 +20,8 @@ def noise(
 
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.deciding import stored_aa
-    from evalsvc.decision import format_p, format_points
     from evalsvc.errors import EXIT_INVALID, EvidenceError
+    from evalsvc.row import format_p, format_points
     from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
 

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from evalsvc.cli.common import one_line
 from evalsvc.cli.deciding import decide_stored, stored_aa
-from evalsvc.decision import Decision, format_points
+from evalsvc.decision import Decision
 from evalsvc.policy import Policy
+from evalsvc.row import format_points
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from evalsvc.cli.common import one_line
-from evalsvc.decision import Decision, Row, format_margin, format_p, format_points
+from evalsvc.decision import Decision, legend
+from evalsvc.row import Row, format_p, format_points
 
 STYLES = {"PASS": "bold green", "REGRESSED": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold magenta"}
 WIDE = 118  # columns from which remarks and factors fit beside the numbers
@@ -42,9 +43,7 @@ class _Decisions:
             yield _because(decision)
         for text in dict.fromkeys(line for decision in self.decisions for line in _instrument(decision)):
             yield Text(text)
-        yield Text(
-            "drop, bound and margin in points; p one-sided, after Holm over the suites and the pooled row", "dim"
-        )
+        yield Text(legend(self.decisions), "dim")
 
 
 def _numbers_table(decisions: Sequence[Decision], families: bool, *, wide: bool) -> Table:
@@ -59,7 +58,7 @@ def _numbers_table(decisions: Sequence[Decision], families: bool, *, wide: bool)
         table.add_section()
         table.add_row(_arm_name(decision), _word(decision.verdict, decision.severity or "", wide))
         for row in decision.rows:
-            if row.scope != "family" or families:
+            if row.verdict is not None or families:
                 table.add_row(*_cells(row, wide), *([Text(_short_factors(row))] if wide else []))
     return table
 
@@ -68,17 +67,17 @@ def _cells(row: Row, wide: bool) -> list[Text]:
     name = Text(_name(row), style="" if row.scope != "family" else "dim")
     remark = "blind" if row.blind else row.remark
     word = _word(row.verdict, remark, wide)
-    if row.scope == "family":
-        word = Text("blind" if row.blind else "" if row.counted else "not counted", "dim")
-    p = row.p if row.p_adjusted is None else row.p_adjusted
+    if row.scope == "family" and row.verdict is None:
+        word = Text("blind" if row.blind else row.remark if row.counted else "not counted", "dim")
+    p = row.short_p
     values = [
         f"{row.lost:,}",
         f"{row.gained:,}",
         f"{row.n:,}",
-        "" if row.drop is None else f"{100 * row.drop:+.2f}" if row.drop else "0.00",
+        "+" * bool(row.drop and row.drop > 0) + row.amount(row.drop),
         "" if p is None else format_p(p).replace("< ", "<"),
-        "" if row.upper is None else format_points(row.upper),
-        "" if row.margin is None else format_margin(row.margin),
+        row.amount(row.upper),
+        row.limit,
     ]
     return [name, word, *(Text(value, style="dim" if row.scope == "family" or row.blind else "") for value in values)]
 
@@ -88,6 +87,8 @@ def _name(row: Row) -> str:
         return "  pooled"
     if row.scope == "suite":
         return f"  {one_line(row.suite)}"
+    if row.scope == "metric":
+        return f"  {one_line(row.label.removeprefix('suite '))}"
     return f"    {one_line(row.family)}" + (f" ({one_line(row.through)})" if row.through else "")
 
 

@@ -1,9 +1,10 @@
 """Reading: plain records out of the database, never a half-loaded row. Nothing here writes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, and_, func, inspect, select
+from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Pair, RunRecord, Side
@@ -149,18 +150,24 @@ def aa_of(store: Store, run_id: int) -> ArmRecord | None:
         return None if row is None else _arm_record(row[0], row[1])
 
 
-def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> list[Pair]:
+def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of: Collection[str] = ()) -> list[Pair]:
     """All items of two arms side by side, ordered by suite, family, item, `through` and repeat.
 
     A side is None where its arm has no sample of the item. A side's value is the score of the item's own metric and
     filter under the newest scoring version, and None unless the sample is scored.
 
+    Args:
+        store: Open database.
+        baseline: One arm.
+        candidate: The other, or the same one.
+        scores_of: Suites whose sides also carry their samples' other metrics (`Side.scores`).
+
     Raises:
         EvidenceError: An arm holds two samples for one place of the table, so that it is unclear which counts.
     """
     with store.session() as session:
-        left = _sides(session.execute(_sides_query(baseline.id)), baseline)
-        right = _sides(session.execute(_sides_query(candidate.id)), candidate)
+        left = _sides(session.execute(_sides_query(baseline.id)), baseline, _scores(session, baseline, scores_of))
+        right = _sides(session.execute(_sides_query(candidate.id)), candidate, _scores(session, candidate, scores_of))
     paired = []
     for key in left.keys() | right.keys():
         item, base = left.get(key, (None, None))
@@ -308,7 +315,25 @@ def _sides_query(arm_id: int) -> Any:
     )
 
 
-def _sides(rows: Iterable[Row[Any]], arm: ArmRecord) -> dict[_PairKey, tuple[Row[Any], Side]]:
+def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[int, dict[str, float]]:
+    """By sample every metric through its item's own filter, under the newest scoring version."""
+    found: dict[int, dict[str, float]] = {}
+    if suites:
+        query = (
+            select(Sample.id, ScoreRow.metric, ScoreRow.value)
+            .join(ItemRow, Sample.item_pk == ItemRow.id)
+            .join(ScoreRow, and_(ScoreRow.sample_id == Sample.id, ScoreRow.filter == ItemRow.filter))
+            .where(Sample.arm_id == arm.id, Sample.status == "scored", ItemRow.suite.in_(suites))
+            .order_by(ScoreRow.id)
+        )
+        for sample_id, metric, value in session.execute(query):
+            found.setdefault(sample_id, {})[metric] = value
+    return found
+
+
+def _sides(
+    rows: Iterable[Row[Any]], arm: ArmRecord, scores: Mapping[int, dict[str, float]]
+) -> dict[_PairKey, tuple[Row[Any], Side]]:
     found: dict[_PairKey, tuple[Row[Any], Side]] = {}
     for row in rows:
         key = (row.suite, row.item_id, row.through, row.repeat)
@@ -332,6 +357,7 @@ def _sides(rows: Iterable[Row[Any]], arm: ArmRecord) -> dict[_PairKey, tuple[Row
             stage_tokens=row.stage_tokens,
             handed_over=row.handed_over,
             scoring_version=row.scoring_version if scored else None,
+            scores=scores.get(row.id, {}),
         )
         found[key] = (row, side)
     return found
@@ -369,6 +395,7 @@ def _arm_record(arm: Arm, run: Run) -> ArmRecord:
         probe=arm.probe,
         expected=arm.expected,
         seed=run.seed,
+        experiment_hash=run.experiment_hash,
     )
 
 

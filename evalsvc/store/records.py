@@ -59,6 +59,8 @@ class Side:
     Attributes:
         value: The item's 0/1 metric, None unless the sample is scored.
         scoring_version: Under which `value` was given; None without a score.
+        scores: The sample's other metrics through the same filter, where they were asked for; parts of a corpus metric
+            are `METRIC.0`, `METRIC.1`.
     """
 
     sample_id: int
@@ -73,6 +75,7 @@ class Side:
     stage_tokens: dict[str, int]
     handed_over: bool
     scoring_version: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,7 @@ class ArmRecord:
     probe: dict[str, Any] | None
     expected: int
     seed: int = 0
+    experiment_hash: str = ""
 
     @property
     def address(self) -> str:

@@ -1,7 +1,7 @@
 """What paired outcomes say, before any margin is put to them: 0 or 1 an item, or fractions between them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 
@@ -45,6 +45,8 @@ class Measurement:
         mean_drop: Of fractions; None for 0/1 outcomes.
         baseline_upper: Upper bound of the baseline's mean, of fractions.
         complete: Whether these are all items that were planned; a sequential design may stop before.
+        baseline_mean: The baseline's accuracy, or its value in the metric's own units; None when only counts are known.
+        candidate_mean: As `baseline_mean`.
     """
 
     n: int
@@ -66,6 +68,8 @@ class Measurement:
     mean_drop: float | None = None
     baseline_upper: float | None = None
     complete: bool = True
+    baseline_mean: float | None = None
+    candidate_mean: float | None = None
 
     @property
     def drop(self) -> float:
@@ -113,6 +117,8 @@ def measure_counts(
         interval=(tango_lower(lost, gained, n, alpha / 2), tango_upper(lost, gained, n, alpha / 2)),
         newcombe=newcombe,
         baseline_right=baseline_right,
+        baseline_mean=None if baseline_right is None else baseline_right / n,
+        candidate_mean=None if baseline_right is None else (baseline_right - lost + gained) / n,
     )
 
 
@@ -165,19 +171,59 @@ def measure(
     return Measurement(**fields)
 
 
+def measure_units(
+    baseline: Sequence[float],
+    candidate: Sequence[float],
+    clusters: Sequence[str] | None = None,
+    *,
+    alpha: float = 0.05,
+    better: str = "higher",
+) -> Measurement:
+    """Measures the mean of a metric in units of its own. A positive drop is worse, whichever way the metric goes.
+
+    As fractions, but without bounds at 1; where no item differs from the others, another one is taken to differ by no
+    more than the range of the values seen.
+
+    Args:
+        baseline: Per item.
+        candidate: As `baseline`, in the same order.
+        clusters: As in `measure`.
+        alpha: Error rate of each direction.
+        better: `higher` or `lower`.
+    """
+    sign = 1.0 if better == "higher" else -1.0
+    values = np.array([baseline, candidate], dtype=float)
+    reach = float(np.ptp(values)) or None
+    found = _measure_means(sign * values, clusters or [""] * len(baseline), alpha, reach)
+    return replace(found, baseline_mean=float(values[0].mean()), candidate_mean=float(values[1].mean()))
+
+
 def _measure_fractions(
     baseline: Sequence[float], candidate: Sequence[float], clusters: Sequence[str], alpha: float
 ) -> Measurement:
     values = np.array([baseline, candidate], dtype=float)
     if not len(baseline) or not bool(((values >= 0) & (values <= 1)).all()):
         raise ValueError("values of paired items lie between 0 and 1")
+    found = _measure_means(values, clusters, alpha, 1.0)
+    rng = np.random.default_rng(len(baseline))
+    return replace(
+        found,
+        lower=max(found.lower, -1.0),
+        upper=min(found.upper, 1.0),
+        interval=(max(found.interval[0], -1.0), min(found.interval[1], 1.0)),
+        baseline_upper=min(1.0, mean_bounds(values[0], np.ones(len(baseline)), alpha, rng, reach=1.0)[1]),
+    )
+
+
+def _measure_means(values: np.ndarray, clusters: Sequence[str], alpha: float, reach: float | None) -> Measurement:
+    """Of the baseline's and the candidate's values, where more is better. Shape of values: (2, items)."""
     differences = values[0] - values[1]
     groups = gather_clusters(differences.tolist(), clusters)
     if groups.count == 1:  # one prefix: its items are compared given that prefix
         groups = Clusters(differences, np.ones(len(differences)))
     rng = np.random.default_rng(len(differences))
-    lower, upper, method = mean_bounds(groups.totals, groups.sizes, alpha, rng, reach=1.0)
-    wide_lower, wide_upper, _ = mean_bounds(groups.totals, groups.sizes, alpha / 2, rng, reach=1.0)
+    lower, upper, method = mean_bounds(groups.totals, groups.sizes, alpha, rng, reach=reach)
+    wide_lower, wide_upper, _ = mean_bounds(groups.totals, groups.sizes, alpha / 2, rng, reach=reach)
     p, p_gain = (float(each[0]) for each in sign_flips(groups.totals[:, None], rng))
     labels = {label or str(i) for i, label in enumerate(clusters)}
     clustered = len(labels) < len(differences)
@@ -189,16 +235,17 @@ def _measure_fractions(
         p=p,
         p_gain=p_gain,
         p_mid=None,
-        lower=max(lower, -1.0),
-        upper=min(upper, 1.0),
-        interval=(max(wide_lower, -1.0), min(wide_upper, 1.0)),
+        lower=lower,
+        upper=upper,
+        interval=(wide_lower, wide_upper),
         newcombe=None,
         clusters=len(labels) if clustered else None,
         few_clusters=clustered and len(labels) < FEW_CLUSTERS,
         cluster_error=_standard_error(groups) if groups.count > 1 else None,
         method=f"sign-flip, {method}",
         mean_drop=float(differences.mean()),
-        baseline_upper=min(1.0, mean_bounds(values[0], np.ones(len(differences)), alpha, rng, reach=1.0)[1]),
+        baseline_mean=float(values[0].mean()),
+        candidate_mean=float(values[1].mean()),
     )
 
 

@@ -8,6 +8,7 @@ from evalsvc.verdict.paired import accuracy_upper
 
 Word = Literal["PASS", "REGRESSED", "INCONCLUSIVE", "INVALID"]
 BEYOND_MARGIN, DROP_PROVEN, NOT_ESTABLISHED = "beyond margin", "drop proven", "not established"
+BELOW_FLOOR = "below floor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,8 @@ class Verdict:
         p: The p compared with alpha, adjusted when the test is one of a family.
         drop_detected: A PASS whose drop is real all the same.
         severity: For REGRESSED, `beyond margin` when the drop is proven to exceed it, else `drop proven`; of a
-            comparison that was stopped early `not established`, since more items might have shown either.
+            comparison that was stopped early `not established`, since more items might have shown either; `below floor`
+            when the candidate is proven to lie below an absolute least.
         saturated: Every item right in both arms. Valid evidence.
         floor: The baseline is so near chance that it cannot lose the margin: INVALID.
         more_items: For INCONCLUSIVE, about how many further items would decide; None when unknown.

@@ -91,6 +91,10 @@ def decide(pairs, candidate=KV8, baseline=BASE, policy=POLICY, aa=None):
     return decide_gate(baseline, candidate, pairs, policy, aa)
 
 
+def with_rules(*rules, **fields):
+    return Policy(**{"name": "test", "margin_points": 5.0, "guard_points": 15.0, "margins": list(rules), **fields})
+
+
 def row(decision, scope, name="", through=None):
     found = [r for r in decision.rows if r.scope == scope and name in (r.suite, r.family)]
     return next(r for r in found if through is None or r.through == through)
@@ -335,9 +339,17 @@ def test_an_injected_arm_is_marked_as_candidate_and_refused_as_baseline():
         decide(GOOD, baseline=damaged)
 
 
-def test_a_guard_for_a_suite_that_nobody_answered_is_a_mistake():
-    with pytest.raises(ConfigError, match="guards suite 'tols'"):
-        decide(GOOD, policy=POLICY.model_copy(update={"guard_points_by_suite": {"tols": 3.0}}))
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ({"suite": "tols"}, r"rule for suite 'tols', which no arm answered; suites: formats, tasks, tools"),
+        ({"suite": "tools", "family": "g"}, r"'tools', family 'g', which no arm answered; families of that suite: f"),
+        ({"suite": "tools", "metric": "acc"}, r"suite 'tools', metric 'acc', .*; metrics there: exact"),
+    ],
+)
+def test_a_rule_about_nothing_that_is_stored_is_a_mistake(rule, says):
+    with pytest.raises(ConfigError, match=says):
+        decide(GOOD, policy=with_rules({**rule, "margin_points": 3}))
 
 
 # clusters
@@ -417,7 +429,7 @@ def test_fractions_are_tested_by_sign_flips():
     decision = decide(half)
     pooled = row(decision, "pooled")
     assert (decision.verdict, decision.severity) == ("REGRESSED", "beyond margin")
-    assert pooled.method == "sign-flip, t and score bound" and pooled.drop == pytest.approx(0.25) and pooled.lost == 40
+    assert pooled.method == "sign-flip, t" and pooled.drop == pytest.approx(0.25) and pooled.lost == 40
     assert "sign-flip p" in decision.sentence
     quiet = repeated(suite("tasks", 400), lambda i: [0.0, 0.0] if i < 100 else [1.0, float(i % 50 > 0)])
     assert decide(quiet).verdict == "PASS"

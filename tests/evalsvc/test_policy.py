@@ -27,7 +27,7 @@ def test_the_demo_policy_says_what_it_says():
 
 
 def test_a_suite_can_have_its_own_guard_and_the_hash_sees_it():
-    plain, own = Policy(name="p"), Policy(name="p", guard_points_by_suite={"tools": 10.0})
+    plain, own = Policy(name="p"), Policy(name="p", margins=[{"suite": "tools", "margin_points": 10.0}])
     assert (own.guard("tools"), own.guard("tasks")) == (0.10, 0.05)
     assert plain.sha256 != own.sha256 and plain.sha256 == Policy(name="p").sha256
 
@@ -52,13 +52,13 @@ def test_an_unknown_key_names_its_line_and_the_nearest_key(tmp_path):
 def test_a_key_given_twice_is_refused_wherever_it_stands(tmp_path):
     text = "name: p\nmargin_points: 1\nmargin_points: 90\n"
     assert refusal(tmp_path, text) == ":3: key 'margin_points' stands already in line 2"
-    nested = "name: p\nguard_points_by_suite:\n  tools: 1\n  tools: 90\n"
-    assert refusal(tmp_path, nested).startswith(":4: key 'tools'")
+    nested = "name: p\nmargins:\n  - {suite: a, margin_points: 1}\n  - suite: b\n    margin_points: 1\n    suite: c\n"
+    assert refusal(tmp_path, nested).startswith(":6: key 'suite'")
 
 
 def test_a_nested_value_names_its_own_line(tmp_path):
-    text = "name: p\nguard_points_by_suite:\n  tools: 1\n  tasks: -3\n"
-    assert refusal(tmp_path, text).startswith(":4: 'guard_points_by_suite.tasks'")
+    text = "name: p\nmargins:\n  - {suite: tools, margin_points: 1}\n  - suite: tasks\n    margin_points: -3\n"
+    assert refusal(tmp_path, text).startswith(":5: 'margins.1.margin_points'")
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,60 @@ def test_a_missing_file_and_a_folder(tmp_path):
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ConfigError, match="cannot be read"):
             load_policy(path)
+
+
+RULE = "name: p\nmargins:\n  - {suite: a, margin_points: 1}\n  - suite: tools\n"
+REFUSED = {
+    "    margin_points: .nan\n": ":5: 'margins.1.margin_points'",
+    "    margin_points: -1\n": ":5: 'margins.1.margin_points'",
+    "    margin_points: '3'\n": ":5: 'margins.1.margin_points'",
+    "    margin_points: true\n": ":5: 'margins.1.margin_points'",
+    "    margin_points: 100\n": ":5: 'margins.1.margin_points'",
+    "    margin_points:\n": ":5: 'margins.1.margin_points': has no value",
+    "    margin_points: 1\n    floor_points: 101\n": ":6: 'margins.1.floor_points'",
+    "    margin_points: 1\n    floor_points: 0\n": ":6: 'margins.1.floor_points'",
+    "    family: ''\n    margin_points: 1\n": ":5: 'margins.1.family'",
+    "    family: f\n": ":4: 'margins.1': names no limit",
+    "    margin: 0.1\n": ":5: 'margins.1.margin': is in a metric's own units; name the metric",
+    "    metric: ppl\n    margin: .inf\n": ":6: 'margins.1.margin'",
+    "    metric: ppl\n    margin: -0.1\n": ":6: 'margins.1.margin'",
+    "    metric: ppl\n    margin: 0.1\n    better: less\n": ":7: 'margins.1.better'",
+    "    metric: ppl\n    margin: 0.1\n    statistic: median\n": ":7: 'margins.1.statistic'",
+    "    metric: ppl\n    margin: 0.1\n    margin_points: 1\n": ":7: 'margins.1.margin_points': is for metrics",
+    "    metric: ppl\n    margin: 0.1\n    floor_points: 1\n": ":7: 'margins.1.floor_points': is for metrics",
+    "    metric: acc\n    margin_points: 1\n    better: lower\n": ":7: 'margins.1.better': belongs to a margin in",
+    "    margin_point: 1\n": ":5: unknown key 'margins.1.margin_point'; did you mean 'margin_points'?",
+    "    margin_points: 1\n  - {margin_points: 1, suite: a}\n": ":6: 'margins.2': is a second rule for suite 'a'",
+}
+
+
+@pytest.mark.parametrize("rest", REFUSED)
+def test_rules_that_could_turn_a_gate_round(tmp_path, rest):
+    assert refusal(tmp_path, RULE + rest).startswith(REFUSED[rest])
+
+
+def test_rules_for_unequal_places_stand_side_by_side(tmp_path):
+    path = tmp_path / "p.yaml"
+    rest = (
+        "    margin_points: 1\n  - {suite: tools, family: f, margin_points: 1}\n  - {suite: a, metric: m, margin: 1}\n"
+    )
+    path.write_text(RULE + rest)
+    assert [rule.place for rule in load_policy(path).margins][1:] == [
+        ("tools", None, None),
+        ("tools", "f", None),
+        ("a", None, "m"),
+    ]
+
+
+def test_a_guard_below_the_pooled_margin_contradicts_it(tmp_path):
+    text = "name: p\nmargin_points: 5\nguard_points: 2\n"
+    assert refusal(tmp_path, text).startswith(":3: 'guard_points': 2 is below margin_points 5")
+    path = tmp_path / "p.yaml"
+    path.write_text("name: p\nmargin_points: 8\n")
+    assert load_policy(path).guard("any") == 0.08, "a guard that nobody gave is no contradiction"
+
+
+@pytest.mark.parametrize("key", ["metric: m", "floor_points: 50"])
+def test_a_sequential_design_reads_no_other_metrics(tmp_path, key):
+    text = f"name: p\ndesign: sequential\nmargins:\n  - suite: a\n    margin_points: 1\n    {key}\n"
+    assert refusal(tmp_path, text).startswith(f":6: 'margins.0.{key.split(':')[0]}': is read once")

@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evalsvc.decision import AAResult, ArmFace, Decision, Row
+from evalsvc.decision import AAResult, ArmFace, Decision
 from evalsvc.gate import combine_exit_codes
 from evalsvc.reports import to_junit, to_markdown
+from evalsvc.row import Row
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = "a|b`c<script>@team[x](http://e)\x00\u2028"

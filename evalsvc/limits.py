@@ -1,0 +1,89 @@
+"""The rules inside a policy: margins of single suites, families and metrics. Points as people write them."""
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Better = Literal["higher", "lower"]
+Statistic = Literal["mean", "perplexity", "bits_per_byte", "f1", "mcc"]
+STATISTICS: tuple[str, ...] = get_args(Statistic)
+
+
+class Misplaced(ValueError):
+    """A complaint about a key further inside (or beside) what was validated; `loc` leads there."""
+
+    def __init__(self, message: str, *loc: int | str) -> None:
+        super().__init__(message)
+        self.loc = loc
+
+
+class Rule(BaseModel):
+    """Base of what stands inside a policy: frozen, no unknown key, and no key without a value."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="after")
+    def _no_empty_key(self) -> "Rule":
+        for name in self.model_fields_set:
+            if getattr(self, name) is None:
+                raise Misplaced("has no value; leave the key out or give one", name)
+        return self
+
+
+class Margin(Rule):
+    """What one suite, family or metric may lose, in place of the policy's `guard_points`.
+
+    A rule with `family` is about that family of the suite. One with `metric` is about that metric: where it is the
+    items' own right-or-wrong metric the rule is about the same row as without it, and goes before it; any other metric
+    gets a row of its own.
+
+    Attributes:
+        suite: Suite that the rule is about.
+        family: Family of that suite.
+        metric: Metric of its items.
+        margin_points: Accepted drop of a metric from 0 to 1.
+        margin: Accepted worsening of any other metric, in that metric's own units.
+        better: Whether more of the metric is better; with `margin` only.
+        statistic: How items make the metric: their mean, or a statistic of the whole corpus; with `margin` only.
+        floor_points: Least accuracy of the candidate, whatever the baseline's.
+    """
+
+    suite: Name
+    family: Name | None = None
+    metric: Name | None = None
+    margin_points: Points | None = None
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    better: Better = "higher"
+    statistic: Statistic = "mean"
+    floor_points: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """What the rule is about."""
+        return self.suite, self.family, self.metric
+
+    @property
+    def in_words(self) -> str:
+        """What the rule is about, as text."""
+        parts = [f"suite '{self.suite}'"]
+        parts += [f"family '{self.family}'"] if self.family else []
+        parts += [f"metric '{self.metric}'"] if self.metric else []
+        return ", ".join(parts)
+
+    @model_validator(mode="after")
+    def _one_kind_of_limit(self) -> "Margin":
+        if self.margin is None:
+            if self.margin_points is None and self.floor_points is None:
+                raise ValueError("names no limit; give margin_points, floor_points, or a metric's margin")
+            for name in ("better", "statistic"):
+                if name in self.model_fields_set:
+                    raise Misplaced("belongs to a margin in a metric's own units (`metric` and `margin`)", name)
+        else:
+            if self.metric is None:
+                raise Misplaced("is in a metric's own units; name the metric", "margin")
+            for name in ("margin_points", "floor_points"):
+                if name in self.model_fields_set:
+                    raise Misplaced("is for metrics from 0 to 1, and `margin` for others; give one", name)
+        return self
