@@ -25,6 +25,8 @@ COMMANDS = (
     "power",
     "attribute",
     "noise",
+    "joint",
+    "history",
     "ls",
     "show",
     "baseline",
