@@ -46,9 +46,7 @@ def nightly(db, add_arm):
     """Twelve runs of one arm that loses nothing in the first six and 12 items a suite after an engine's change."""
     with open_store(db) as store:
         for n in range(12):
-            run_id = writer.open_run(
-                store, experiment="n", experiment_hash="n", resolved={}, baseline="night", seed=n
-            )
+            run_id = writer.open_run(store, experiment="n", experiment_hash="n", resolved={}, baseline="night", seed=n)
             late = n >= 6
             add_arm(
                 store,
