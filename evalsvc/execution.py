@@ -113,16 +113,13 @@ def execute(
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
     else:
         report.note(f"run {run_id} is finished, nothing is computed; --new starts another")
-    workers = min(experiment.workers, len(jobs))
-    if workers > 1:
-        run_parallel(
-            run_job_elsewhere,
-            [(str(prepared.path), prepared.hash, store.address, job, policy) for job in jobs],
-            workers,
-            report,
-        )
-    else:
-        for job in jobs:
+    for batch in _batches(jobs, experiment.baseline, policy):
+        workers = min(experiment.workers, len(batch))
+        if workers > 1:
+            todo = [(str(prepared.path), prepared.hash, store.address, job, policy) for job in batch]
+            run_parallel(run_job_elsewhere, todo, workers, report)
+            continue
+        for job in batch:
             run_job(prepared, store, job, policy, report)
     writer.finish_run(store, run_id)
     if aa_id is not None:
@@ -147,6 +144,14 @@ class Job:
     run_id: int
     arms: tuple[str, ...]
     again: bool = False
+
+
+def _batches(jobs: Sequence[Job], baseline: str, policy: Policy | None) -> list[list[Job]]:
+    """Jobs that may run side by side; a sequential design needs the baseline's answers before what looks at them."""
+    if policy is None or policy.design == "fixed":
+        return [list(jobs)]
+    first = [job for job in jobs if baseline in job.arms and not job.again]
+    return [first, [job for job in jobs if job not in first]]
 
 
 def _groups(facts: Iterable[ArmFacts]) -> list[tuple[str, ...]]:

@@ -4,7 +4,7 @@ Everywhere `lost` counts items right in the baseline and wrong in the candidate,
 items. The drop is `(lost - gained) / n`, a proportion; positive means that the candidate is worse.
 """
 
-from math import sqrt
+from math import isinf, sqrt
 from typing import cast
 
 from scipy.optimize import brentq
@@ -54,11 +54,11 @@ def tango_upper(lost: float, gained: float, n: float, alpha: float) -> float:
     """Upper bound of the drop: the largest margin that a one-sided score test at alpha does not reject.
 
     Returns:
-        A proportion in [-1, 1]; 1.0 when every item was lost.
+        A proportion in [-1, 1]; 1.0 when every item was lost, or when alpha is 0.
     """
-    if lost >= n:
-        return 1.0
     z = float(norm.isf(alpha))
+    if lost >= n or isinf(z):
+        return 1.0
     drop = (lost - gained) / n
     finite = 1e6  # brentq interpolates: an infinite statistic at margin 1 would give it NaN
 

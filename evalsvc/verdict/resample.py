@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 
 import numpy as np
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, norm
 from scipy.stats import t as student
+
+from evalsvc.verdict.paired import tango_upper
 
 EXACT_UP_TO = 14  # units whose 2^n arrangements are all counted
 ENOUGH_FOR_T = 30
@@ -86,11 +88,16 @@ def _signs(units: int) -> np.ndarray:
 def mean_bounds(
     totals: np.ndarray, sizes: np.ndarray, alpha: float, rng: np.random.Generator, *, reach: float | None = None
 ) -> tuple[float, float, str]:
-    """One-sided lower and upper bound of the mean difference over items.
+    """One-sided lower and upper bound of the mean difference over items: the widest of what is right for such data.
 
-    t on C - 1 degrees of freedom with 30 units and more, else a BCa bootstrap over units (Efron 1987). Where all units
-    are alike neither says anything: then another unit would be of another kind with a probability of at most
-    `1 - alpha^(1/C)`, and at most `reach` on the other side of zero.
+    - t on C - 1 degrees of freedom; under 30 units a BCa bootstrap over them too (Efron 1987), which alone misses 7 to
+      10 % of the time with 8 to 12 units.
+    - The score bound (`_score_upper`), since t is too short where losses are few, large, and all one way: then 12 to
+      20 % of true drops equal to the margin passed, from 30 items that lose 5 % up to 500 that lose 1 %.
+    - With a known reach what was not seen at all: another kind of item has a probability of at most `1 - alpha^(1/n)`.
+
+    With the last two at most 5 % pass there, and from 100 items that differ both ways the bounds are hardly wider than
+    t's (simulated). Where all units are alike only the last says anything, and a unit counts for one.
 
     Args:
         totals: Sum of differences of each unit (an item, or a cluster of items). Shape: (units,).
@@ -108,12 +115,16 @@ def mean_bounds(
     mean = float(totals.sum()) / items
     residuals = totals - sizes * mean
     if not np.any(np.abs(residuals) > 1e-12):
-        half = np.inf if reach is None else (reach + abs(mean)) * (1 - alpha ** (1 / count))
+        half = _unseen(mean, count, alpha, reach)
         return mean - half, mean + half, "all alike"
+    deviate = float(student.isf(alpha, count - 1))
+    half = deviate * sqrt(count / (count - 1) * float((residuals**2).sum())) / items
+    unseen = 0.0 if reach is None else _unseen(mean, items, alpha, reach)
+    scale = count / items
+    lows = [mean - half, mean - unseen, -_score_upper(-totals, deviate) * scale]
+    highs = [mean + half, mean + unseen, _score_upper(totals, deviate) * scale]
     if count >= ENOUGH_FOR_T:
-        error = sqrt(count / (count - 1) * float((residuals**2).sum())) / items
-        half = float(student.isf(alpha, count - 1)) * error
-        return mean - half, mean + half, "t"
+        return min(lows), max(highs), "t and score bound"
     found = bootstrap(
         (totals, sizes),
         lambda t, s, axis: t.sum(axis=axis) / s.sum(axis=axis),
@@ -124,7 +135,26 @@ def mean_bounds(
         method="BCa",
         rng=rng,
     ).confidence_interval
-    return float(found.low), float(found.high), "BCa bootstrap"
+    low, high = np.nanmin([*lows, found.low]), np.nanmax([*highs, found.high])  # BCa is NaN where all but one are alike
+    return float(low), float(high), "BCa bootstrap, t and score bound"
+
+
+def _unseen(mean: float, units: float, alpha: float, reach: float | None) -> float:
+    """How far from the mean units of a kind that none of them was can have moved it."""
+    return np.inf if reach is None else (reach + abs(mean)) * (1 - alpha ** (1 / units))
+
+
+def _score_upper(differences: np.ndarray, deviate: float) -> float:
+    """Upper bound of the mean of units whose differences are taken to be 0 or of one size, either way.
+
+    The size `s = sum |d|^3 / sum d^2`, `sum d^2 / s^2` units that moved and `sum d / s` more of them down than up give
+    such units the first three moments of those seen; then Tango's bound. Of 0/1 outcomes it is Tango's own.
+    """
+    squares = float((differences**2).sum())
+    size = float((np.abs(differences) ** 3).sum()) / squares
+    net = float(differences.sum()) / size
+    moved = max(squares / size**2, abs(net))
+    return size * tango_upper((moved + net) / 2, (moved - net) / 2, len(differences), float(norm.sf(deviate)))
 
 
 def corpus_p(

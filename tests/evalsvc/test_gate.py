@@ -429,7 +429,7 @@ def test_fractions_are_tested_by_sign_flips():
     decision = decide(half)
     pooled = row(decision, "pooled")
     assert (decision.verdict, decision.severity) == ("REGRESSED", "beyond margin")
-    assert pooled.method == "sign-flip, t" and pooled.drop == pytest.approx(0.25) and pooled.lost == 40
+    assert pooled.method == "sign-flip, t and score bound" and pooled.drop == pytest.approx(0.25) and pooled.lost == 40
     assert "sign-flip p" in decision.sentence
     quiet = repeated(suite("tasks", 400), lambda i: [0.0, 0.0] if i < 100 else [1.0, float(i % 50 > 0)])
     assert decide(quiet).verdict == "PASS"

@@ -88,6 +88,12 @@ def test_a_single_cluster_is_compared_given_itself_and_says_so():
     assert found.p == measure_counts(10, 0, 40).p
 
 
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 0.001])
+def test_two_clusters_prove_nothing_at_any_alpha(alpha):
+    found = measure([1] * 40, [0] * 10 + [1] * 30, [str(i // 20) for i in range(40)], alpha=alpha)
+    assert (found.lower, found.upper) == (-1.0, 1.0) and found.p >= 0.25
+
+
 @pytest.mark.parametrize(("count", "few"), [(5, True), (6, False)])
 def test_fewer_than_six_clusters_are_marked(count, few):
     assert measure([1] * 60, [1] * 60, [str(i % count) for i in range(60)]).few_clusters is few

@@ -4,7 +4,7 @@ Where the service has a method of its own for the same question, that one is hel
 """
 
 import json
-from math import exp, log, sqrt
+from math import exp, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from evalsvc.verdict.paired import (
 )
 from evalsvc.verdict.power import exact_power, items_needed, items_to_prove
 from evalsvc.verdict.secondary import kl_divergence, kl_of_top
+from evalsvc.verdict.sequential import Sequential
 
 REFERENCE = Path(__file__).parents[4] / "shared" / "reference" / "statistics.json"
 CASES = {case["id"]: case for case in json.loads(REFERENCE.read_text())["cases"]} if REFERENCE.is_file() else {}
@@ -200,38 +201,42 @@ def test_our_bounds_lie_where_the_intervals_that_we_do_not_use_lie(oracles, lost
     assert ours == pytest.approx(oracles.tango_interval_numeric(lost, gained, n), abs=1e-6)
 
 
+def process_of(lost, gained, n):
+    """Our processes after one look at these items."""
+    process = Sequential()
+    process.add([1] * lost + [-1] * gained + [0] * (n - lost - gained))
+    return process
+
+
+def e_of(lost, gained, n=None):
+    """Our e-value against "no drop"."""
+    return exp(process_of(lost, gained, n or lost + gained).above(0.0)[-1])
+
+
 def test_our_bets_spread_evenly_are_the_mixture_over_a_uniform_prior(oracles, monkeypatch):
     """The share of losses q and the bet lambda are one: q = (1 + lambda) / 2."""
     monkeypatch.setattr(sequential, "BETS", (np.arange(20_000) + 0.5) / 10_000 - 1)
-    assert exp(sequential.log_regression_e_counts(45, 25)) == pytest.approx(oracles.beta_mixture_e(45, 25), rel=1e-9)
-
-
-def our_sequence(lost, gained, n, alpha=0.05):
-    """Drops that neither of our processes rejects at half of alpha each, as means of (1 + D) / 2."""
-    enough = log(2 / alpha)
-    drop = (lost - gained) / n
-    upper = brentq(lambda m: sequential.log_pass_e_counts(lost, gained, n, m) - enough, drop, 0.5)
-    lower = brentq(lambda m: sequential.log_beyond_e_counts(lost, gained, n, m) - enough, -0.5, drop)
-    return (1 + lower) / 2, (1 + upper) / 2
+    assert e_of(45, 25) == pytest.approx(oracles.beta_mixture_e(45, 25), rel=1e-9)
 
 
 @pytest.mark.parametrize("values", [NULL, DROP], ids=["no drop", "drop"])
 def test_our_processes_draw_the_line_where_a_published_confidence_sequence_does(oracles, values):
-    """Other bets, the same items: the ends differ by less than a third of the width, and both say the same of .5."""
+    """Other bets, the same items: the ends differ by less than a third of the width, and both say the same of .5.
+
+    Theirs bounds the mean of (1 + D) / 2 at half of alpha each way.
+    """
     lost, gained, n = values.count(1), values.count(0), len(values)
-    ours, theirs = our_sequence(lost, gained, n), oracles.betting_sequence(np.array(values))
+    theirs = oracles.betting_sequence(np.array(values))
+    ours = [(1 + bound) / 2 for bound in process_of(lost, gained, n).bounds(0.025)]
     assert ours == pytest.approx(theirs, abs=(theirs[1] - theirs[0]) / 3)
     assert (ours[0] > 0.5) == (theirs[0] > 0.5) == (values is DROP)
-    e = exp(sequential.log_regression_e_counts(lost, gained))
     capital = oracles.wealth(values, np.array([0.5]), oracles.predictable_bets(np.array(values)))[0][0, -1]
-    assert (e >= 20) == (capital >= 20) == (values is DROP)
+    assert (e_of(lost, gained, n) >= 20) == (capital >= 20) == (values is DROP)
 
 
 def test_the_share_of_losses_among_flips_is_above_one_half_by_both_time_uniform_methods(oracles):
-    assert oracles.bernoulli_sequence(80, 120, 0.05, 100)[0] > 0.5
-    assert exp(sequential.log_regression_e_counts(80, 40)) > 20
-    assert oracles.bernoulli_sequence(66, 120, 0.05, 100)[0] < 0.5
-    assert exp(sequential.log_regression_e_counts(66, 54)) < 20
+    assert oracles.bernoulli_sequence(80, 120, 0.05, 100)[0] > 0.5 and e_of(80, 40) > 20
+    assert oracles.bernoulli_sequence(66, 120, 0.05, 100)[0] < 0.5 and e_of(66, 54) < 20
 
 
 def test_one_of_one_is_the_mean_that_repeats_are_averaged_to(oracles):

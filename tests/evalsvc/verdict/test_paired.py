@@ -79,6 +79,11 @@ def test_no_flip_proves_what_the_design_says(n, points):
     assert tango_upper(0, 0, n, 0.05) == pytest.approx(smallest_provable_margin(n), abs=1e-9)
 
 
+def test_an_alpha_too_small_for_a_normal_deviate_bounds_nothing():
+    """t on one degree of freedom asks for deviates of which the normal tail is 0."""
+    assert (tango_lower(10, 0, 40, 0.0), tango_upper(10, 0, 40, 0.0)) == (-1.0, 1.0)
+
+
 def test_nothing_is_proven_by_no_items():
     assert smallest_provable_margin(0) == 1.0
 

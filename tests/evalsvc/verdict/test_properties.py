@@ -18,13 +18,7 @@ from evalsvc.verdict.paired import (
     wilson_interval,
 )
 from evalsvc.verdict.resample import corpus_bounds
-from evalsvc.verdict.sequential import (
-    BETS,
-    hybrid_p,
-    log_beyond_e_counts,
-    log_pass_e_counts,
-    log_regression_e_counts,
-)
+from evalsvc.verdict.sequential import BETS, Sequential, hybrid_p
 
 LEVELS = (0.01, 0.05, 0.2, 0.5)
 cells = st.tuples(*[st.integers(0, 60)] * 4).filter(any)  # right in both, lost, gained, wrong in both
@@ -91,9 +85,11 @@ def test_one_more_loss_makes_every_measure_say_worse(table, margin):
         assert measure_of(*after) <= measure_of(*before) + 1e-15
     for bound in (tango_lower, tango_upper):
         assert bound(*after, n, 0.05) >= bound(*before, n, 0.05)
-    assert log_regression_e_counts(*after) > log_regression_e_counts(*before)
-    assert log_beyond_e_counts(*after, n, margin) > log_beyond_e_counts(*before, n, margin)
-    assert log_pass_e_counts(*after, n, margin) < log_pass_e_counts(*before, n, margin)
+    processes = [Sequential() for _ in range(2)]
+    for process, (b, c) in zip(processes, (before, after), strict=True):
+        process.add([1] * b + [-1] * c + [0] * (n - b - c))
+    assert processes[1].above(margin)[-1] > processes[0].above(margin)[-1]
+    assert processes[1].below(margin)[-1] < processes[0].below(margin)[-1]
     assert accuracy_upper(both + 1, n, 0.05) >= accuracy_upper(both, n, 0.05)
 
 

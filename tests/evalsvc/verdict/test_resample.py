@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import permutation_test
+from scipy.stats import norm, permutation_test
+from scipy.stats import t as student
 
-from evalsvc.verdict.paired import mcnemar_exact
+from evalsvc.verdict.paired import mcnemar_exact, tango_lower, tango_upper
 from evalsvc.verdict.resample import (
     EXACT_UP_TO,
     corpus_bounds,
@@ -86,9 +87,37 @@ def test_bounds_cover_the_mean_at_their_level(units):
         totals = generator.normal(0.1, 0.3, units)
         lower, upper, method = mean_bounds(totals, np.ones(units), 0.05, generator)
         low, high = low + (lower > 0.1), high + (upper < 0.1)
-    assert method == ("t" if units >= 30 else "BCa bootstrap")
-    error = 3 * np.sqrt(0.05 * 0.95 / rounds)
-    assert max(low, high) / rounds <= 0.05 + error + (0.03 if units < 30 else 0)  # a bootstrap of 12 is a little short
+    assert method == ("t and score bound" if units >= 30 else "BCa bootstrap, t and score bound")
+    assert max(low, high) / rounds <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / rounds)
+
+
+@pytest.mark.parametrize(("units", "share"), [(12, 0.15), (40, 0.05), (60, 0.05), (500, 0.01)])
+def test_few_large_losses_among_many_small_differences_pass_as_rarely_as_promised(units, share):
+    """Partial credit moves a little both ways and some items lose all: t alone passes 12 to 17 % at the true drop."""
+    generator, rounds = rng(12), 150 if units < 30 else 1500
+    small = np.where(generator.random((rounds, units)) < 0.2, generator.choice([-0.05, 0.05], (rounds, units)), 0.0)
+    drawn = np.where(generator.random((rounds, units)) < share, 1.0, small)
+    bounds = [mean_bounds(row, np.ones(units), 0.05, generator, reach=1.0)[1] for row in drawn]
+    by_t = drawn.mean(axis=1) + student.isf(0.05, units - 1) * drawn.std(axis=1, ddof=1) / np.sqrt(units)
+    assert np.mean(np.array(bounds) <= share) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / rounds)
+    assert np.mean(by_t <= share) > 0.08
+
+
+def test_of_0_1_outcomes_the_score_bound_is_tangos():
+    differences = np.repeat([1.0, -1.0, 0.0], [12, 5, 483])
+    found = mean_bounds(differences, np.ones(500), 0.05, rng(), reach=1.0)
+    mirrored = mean_bounds(-differences, np.ones(500), 0.05, rng(), reach=1.0)
+    alpha = norm.sf(student.isf(0.05, 499))  # t is narrower above, and wider below
+    assert found[1] == -mirrored[0] == pytest.approx(tango_upper(12, 5, 500, alpha), abs=1e-9)
+    assert found[0] < tango_lower(12, 5, 500, alpha)
+
+
+def test_a_large_difference_that_was_not_seen_is_allowed_for():
+    """One item of 40 that gained a little: t would bound the drop at almost nothing."""
+    lower, upper, _ = mean_bounds(np.array([-0.05] + [0.0] * 39), np.ones(40), 0.05, rng(), reach=1.0)
+    assert upper > 1 - 0.05 ** (1 / 40) - 0.01
+    assert mean_bounds(np.array([-0.05] + [0.0] * 39), np.ones(40), 0.05, rng())[1] < 0.01
+    assert lower < -0.05 / 40
 
 
 def test_clusters_of_one_item_are_items():

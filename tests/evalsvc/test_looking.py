@@ -1,0 +1,133 @@
+"""Which look decides, on hand-made pairs."""
+
+from dataclasses import replace
+
+import pytest
+
+from evalsvc.evidence import counted_by_suite
+from evalsvc.looking import complete_looks, find_stop, placed
+from evalsvc.ordering import plan_looks
+from evalsvc.policy import Policy
+from evalsvc.store.records import Pair, Side
+
+POLICY = Policy(name="s", design="sequential", block_items=20, margin_points=5.0, guard_points=20.0)
+DECODE = ("decode.kv",)
+
+
+def side(value: float | None, tokens: dict[str, int]) -> Side:
+    return Side(
+        sample_id=1,
+        item_hash="i",
+        request_hash="r",
+        settings_hash="s",
+        rendered_hash="t",
+        status="error" if value is None else "scored",
+        value=value,
+        error_class=None,
+        finish_reason="stop",
+        stage_tokens=tokens,
+        handed_over="decode" in tokens,
+    )
+
+
+def pair(suite: str, number: int, base: float | None, cand: float | None, through: str = "", cluster: str = "") -> Pair:
+    tokens = {"prefill": 1} if through == "prefill" else {"prefill": 1, "decode": 3}
+    return Pair(
+        suite=suite,
+        family="f",
+        cluster=cluster,
+        item_id=f"{suite}{number}",
+        through=through,
+        scored_by="generation",
+        metric="m",
+        chance=0.0,
+        repeat=0,
+        baseline=side(base, tokens),
+        candidate=side(cand, tokens),
+    )
+
+
+def suite(name: str, n: int, lost: int = 0, **fields) -> list[Pair]:
+    """Every so many items lost, evenly over the suite."""
+    step = n // lost if lost else n + 1
+    return [pair(name, i, 1.0, 0.0 if (i + 1) % step == 0 else 1.0, **fields) for i in range(n)]
+
+
+def decided(pairs: list[Pair], policy: Policy = POLICY, planned: list[Pair] | None = None, differing=DECODE):
+    looks = plan_looks(map(placed, planned or pairs), 1, policy.block_items)
+    rows = {p: sum((q.suite, q.item_id) == p for q in planned or pairs) for p in looks.position}
+    there = complete_looks(looks, pairs, rows)
+    return find_stop(counted_by_suite(pairs, differing), there, policy)
+
+
+def test_a_damaged_suite_decides_among_good_ones():
+    bad, good = suite("bad", 100, lost=30), suite("good", 100)
+    alone, among = decided(bad), decided(bad + good)
+    assert alone is not None and among is not None
+    assert alone.word == among.word == "REGRESSED"
+    assert alone.items == 40 < among.items < among.planned == 200
+
+
+def test_a_pass_waits_for_every_guard():
+    good, small = suite("good", 300), suite("small", 20)
+    first = decided(good)
+    both = decided(good + small)
+    assert first is not None and both is not None and first.word == both.word == "PASS"
+    last_of_small = max(
+        i for (name, _), i in plan_looks(map(placed, good + small), 1, 20).position.items() if name == "small"
+    )
+    assert both.items > last_of_small, "20 items prove no 20 points, so all of them are asked first"
+    assert first.items < both.items < 320
+
+
+def test_a_suite_that_has_not_begun_is_waited_for():
+    good, other = suite("good", 300), suite("other", 100)
+    looks = plan_looks(map(placed, good + other), 1, 20)
+    there = replace(looks, ends=looks.ends[:12])
+    assert find_stop({"good": good, "other": other}, there, POLICY) is not None
+    assert find_stop({"good": good}, there, POLICY) is None
+
+
+def test_what_cannot_see_the_differing_stage_decides_nothing_and_is_not_waited_for():
+    blind = suite("blind", 100, lost=50, through="prefill")
+    good = suite("good", 300)
+    found = decided(blind + good)
+    assert found is not None and found.word == "PASS"
+    assert decided(blind) is None
+    assert decided(blind, differing=("prefill.kv",)).word == "REGRESSED"  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_block_with_a_missing_answer_is_not_looked_at():
+    planned = suite("bad", 100, lost=30)
+    whole = decided(planned)
+    order = plan_looks(map(placed, planned), 1, 20).position
+    early = next(p for p in planned if order[p.suite, p.item_id] == 25)
+    rest = [p for p in planned if p is not early]
+    assert whole is not None and whole.items == 40
+    assert decided(rest, planned=planned) is None
+    assert decided([*rest, replace(early, candidate=None)], planned=planned) is None
+
+
+def test_both_stages_rows_of_an_item_belong_to_one_block():
+    rows = suite("s", 100, lost=30, through="decode")
+    both = rows + suite("s", 100, through="prefill")
+    found = decided(both)
+    assert found is not None and found.items == decided(rows).items  # pyright: ignore[reportOptionalMemberAccess]
+    assert decided(rows, planned=both) is None, "the prefill rows are still to come"
+
+
+@pytest.mark.parametrize(("role", "passes"), [("baseline", True), ("candidate", False)])
+def test_an_item_without_an_answer_counts_as_it_would_at_its_worst(role, passes):
+    """Right in the baseline, lost in the candidate: only the second is a loss where the other arm was right."""
+    good = suite("good", 300)
+    failed = [replace(p, **{role: side(None, {})}) if i % 8 == 0 else p for i, p in enumerate(good)]
+    assert decided(good).word == "PASS"  # pyright: ignore[reportOptionalMemberAccess]
+    assert (decided(failed) is not None) == passes
+
+
+def test_clusters_that_flip_as_one_are_one_piece_of_evidence():
+    losing = [p for c in range(40) for p in suite(f"s{c}", 10, lost=10 * (c % 2 == 0), cluster="c")]
+    items = [replace(p, suite="s", item_id=f"{p.suite}-{p.item_id}", cluster=p.suite) for p in losing]
+    alone = [replace(p, cluster="") for p in items]
+    assert decided(alone).word == "REGRESSED"  # pyright: ignore[reportOptionalMemberAccess]
+    assert decided(items).items > decided(alone).items  # pyright: ignore[reportOptionalMemberAccess]
