@@ -31,22 +31,67 @@ def by_changes(effects):
     return {effect.changes: effect for effect in effects}
 
 
-def test_planted_effects_and_an_interaction_are_recovered_at_the_stated_rate():
-    """200 experiments: each 95 % interval holds its truth in 95 % of them, within Monte Carlo error."""
-    rng = np.random.default_rng(3)
-    planted = {frozenset([W]): 0.05, frozenset([K]): 0.0, frozenset([W, K]): 0.04}
-    truth = {(K,): 0.02, (W,): 0.07, (K, W): 0.04}  # means over contexts: half of the interaction comes on top
-    rounds, inside, seen = 200, dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
+def coverage(rng, arms, planted, truth, *, n, rounds, labels=None, draw=outcomes):
+    """How often each effect's interval holds its truth, and how often Holm's p finds it. Shares of the rounds."""
+    inside, seen = dict.fromkeys(truth, 0.0), dict.fromkeys(truth, 0.0)
     for _ in range(rounds):
-        effects = by_changes(attribute(outcomes(rng, arms_of([W, K]), planted, n=500), [""] * 500, rng))
+        effects = by_changes(attribute(draw(rng, arms, planted, n=n), labels or [""] * n, rng))
         for changes, drop in truth.items():
             effect = effects[changes]
             assert effect.averaged and effect.lower is not None and effect.upper is not None
-            inside[changes] += effect.lower <= drop <= effect.upper
-            seen[changes] += effect.p_adjusted <= 0.05
-    error = 3 * np.sqrt(0.05 * 0.95 / rounds)
-    assert all(abs(count / rounds - 0.95) <= error + 0.01 for count in inside.values()), inside
-    assert seen[(W,)] == rounds and seen[(K, W)] > 0.5 * rounds
+            inside[changes] += (effect.lower <= drop <= effect.upper) / rounds
+            seen[changes] += (effect.p_adjusted <= 0.05) / rounds
+    return inside, seen
+
+
+def least(rounds):
+    """95 % less three standard errors."""
+    return 0.95 - 3 * np.sqrt(0.05 * 0.95 / rounds)
+
+
+def test_planted_effects_and_an_interaction_are_recovered_at_the_stated_rate():
+    """250 experiments of two changes in all their combinations."""
+    planted = {frozenset([W]): 0.05, frozenset([K]): 0.0, frozenset([W, K]): 0.04}
+    truth = {(K,): 0.02, (W,): 0.07, (K, W): 0.04}  # means over contexts: half of the interaction comes on top
+    inside, seen = coverage(np.random.default_rng(3), arms_of([W, K]), planted, truth, n=500, rounds=250)
+    assert min(inside.values()) >= least(250), inside
+    assert max(inside.values()) <= 0.99, "intervals that hold everything say nothing"
+    assert seen[(W,)] == pytest.approx(1.0) and seen[(K, W)] > 0.5
+
+
+def test_three_changes_and_their_interactions_are_recovered_at_the_stated_rate():
+    """100 experiments of eight arms: one pair interacts, the others do not."""
+    planted = {frozenset([W]): 0.04, frozenset([P]): 0.06, frozenset([W, K]): 0.06}
+    truth = {(W,): 0.07, (K,): 0.03, (P,): 0.06, (K, W): 0.06, (K, P): 0.0, (W, P): 0.0}
+    inside, seen = coverage(np.random.default_rng(13), arms_of([W, K, P]), planted, truth, n=400, rounds=100)
+    assert min(inside.values()) >= least(100), inside
+    assert min(seen[(W,)], seen[(P,)]) > 0.9 and seen[(K, W)] > 0.5
+    assert max(seen[(K, P)], seen[(W, P)]) <= 0.05
+
+
+@pytest.mark.parametrize(("clusters", "rounds"), [(10, 80), (40, 150)])
+def test_effects_on_items_that_flip_together_are_recovered_at_the_stated_rate(clusters, rounds):
+    """Each cluster takes an effect of its own around the planted one: intervals of single items would be too short."""
+    size = 20
+
+    def draw(rng, arms, drops, n):
+        base = (rng.random(n) < 0.7).astype(float)
+        own = {part: rng.choice([0.0, 2.0], clusters).repeat(size) * amount for part, amount in drops.items()}
+        found = {}
+        for arm in arms:
+            drop = sum((amount for part, amount in own.items() if part <= arm), np.zeros(n))
+            found[arm] = np.where((base == 1) & (rng.random(n) < drop / 0.7), 0.0, base)
+        return found
+
+    labels = [f"c{i // size}" for i in range(clusters * size)]
+    planted = {frozenset([W]): 0.15, frozenset([K]): 0.05}
+    truth = {(W,): 0.15, (K,): 0.05, (K, W): 0.0}
+    numbers = {"n": clusters * size, "rounds": rounds, "draw": draw}
+    rng = np.random.default_rng(14)
+    inside, _ = coverage(rng, arms_of([W, K]), planted, truth, labels=labels, **numbers)
+    assert min(inside.values()) >= least(rounds), inside
+    alone, _ = coverage(rng, arms_of([W, K]), planted, truth, **numbers)
+    assert alone[(W,)] < least(rounds), alone
 
 
 def test_without_effects_the_family_is_wrong_in_one_of_twenty():
@@ -65,6 +110,16 @@ def test_one_change_at_a_time_leaves_the_interaction_unknown():
     assert effects[(W,)].contexts == (frozenset(),) and not effects[(W,)].averaged
     assert effects[(K, W)].drop is None
     assert effects[(K, W)].unknown == "no arm has decode.kv=fp8 and decode.weights=int4 and nothing else"
+
+
+def test_a_missing_corner_leaves_known_what_the_other_arms_can_tell():
+    """Without the arm of all three changes each pair is known in one context, and that is not called a mean."""
+    rng = np.random.default_rng(15)
+    arms = [arm for arm in arms_of([W, K, P]) if len(arm) < 3]
+    effects = by_changes(attribute(outcomes(rng, arms, {frozenset([W]): 0.05}), [""] * 2000, rng))
+    assert effects[(K, W)].contexts == (frozenset(),) and not effects[(K, W)].averaged
+    assert len(effects[(W,)].contexts) == 3 and not effects[(W,)].averaged
+    assert not any(effect.unknown for effect in effects.values())
 
 
 def test_changes_that_only_come_together_cannot_be_told_apart():
