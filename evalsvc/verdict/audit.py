@@ -82,11 +82,18 @@ _SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 
 
 def unpaired_p(right: int, n: int, other_right: int, other_n: int) -> float:
-    """Two-sided p of the z test for two independent samples, each with its sample error; 1.0 where neither varies."""
+    """Two-sided p of the z test for two independent samples, each with its sample error.
+
+    Where neither varies (all right, or none) that error is 0 and says nothing: then the error of both together is
+    taken, and p is 1.0 where they are equal.
+    """
     p, q = right / n, other_right / other_n
     variance = p * (1 - p) / max(n - 1, 1) + q * (1 - q) / max(other_n - 1, 1)
+    if p == q:
+        return 1.0
     if variance == 0:
-        return 1.0 if p == q else 0.0
+        both = (right + other_right) / (n + other_n)
+        variance = both * (1 - both) * (1 / n + 1 / other_n)
     return float(2 * norm.sf(abs(p - q) / sqrt(variance)))
 
 

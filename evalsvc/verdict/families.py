@@ -13,8 +13,13 @@ def holm(p: Sequence[float]) -> list[float]:
 
     The i-th smallest of m becomes the running maximum of `(m - i + 1) p_(i)`, at most 1.
 
+    Raises:
+        ValueError: A p outside [0, 1], or NaN.
+
     Source: Holm 1979, Scand J Stat 6:65.
     """
+    if not all(0 <= value <= 1 for value in p):
+        raise ValueError("a p value lies between 0 and 1")
     adjusted = [0.0] * len(p)
     running = 0.0
     for rank, index in enumerate(sorted(range(len(p)), key=lambda i: p[i])):

@@ -84,6 +84,12 @@ def provable_margin(n: int, discordance: float, *, alpha: float = 0.05) -> float
 
 
 def items_to_prove(discordance: float, margin: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Items that prove a margin when there is no drop: `(z_alpha + z_beta)^2 psi / margin^2`, not rounded."""
-    reach = float(norm.isf(alpha)) + float(norm.isf(1 - power))
-    return reach * reach * discordance / (margin * margin) if margin > 0 else inf
+    """Items that prove a margin when there is no drop: `(z_alpha + z_beta)^2 psi / margin^2`, not rounded.
+
+    At least as many as prove it when none flips, `z_alpha^2 (1 - margin) / margin`.
+    """
+    if margin <= 0:
+        return inf
+    z = float(norm.isf(alpha))
+    reach = z + float(norm.isf(1 - power))
+    return max(reach * reach * discordance / (margin * margin), z * z * (1 - margin) / margin)

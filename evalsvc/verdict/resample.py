@@ -41,13 +41,13 @@ def sign_flips(differences: np.ndarray, rng: np.random.Generator, *, draws: int 
     Returns:
         One-sided p against "no drop", then against "no gain". Shape: (2, measures).
     """
-    moving = differences[np.any(np.abs(differences) > 1e-12, axis=1)]
+    moving = differences[~np.all(np.abs(differences) <= 1e-12, axis=1)]
     seen, slack = moving.sum(axis=0), 1e-9 * np.abs(moving).sum(axis=0)  # sums that differ by rounding alone are equal
     if len(moving) <= EXACT_UP_TO:
         counted, sums = 0, _signs(len(moving)) @ moving
     else:
         counted, sums = 1, flipped_sums(moving, rng, draws)
-    extreme = np.stack([(sums >= seen - slack).sum(axis=0), (sums <= seen + slack).sum(axis=0)])
+    extreme = np.stack([~(sums < seen - slack), ~(sums > seen + slack)]).sum(axis=1)  # NaN is no evidence
     return (counted + extreme) / (counted + len(sums))
 
 
@@ -181,7 +181,7 @@ def corpus_p(
         swap = rng.integers(0, 2, size=(size, len(baseline))).astype(bool)
         swap = swap.reshape(*swap.shape, *(1,) * (baseline.ndim - 1))
         drawn = statistic(np.where(swap, candidate, baseline), np.where(swap, baseline, candidate))
-        extreme += int(np.sum(drawn >= seen - 1e-12 * abs(seen)))
+        extreme += int(np.sum(~(drawn < seen - 1e-12 * abs(seen))))  # a metric of no value is no evidence
     return (1 + extreme) / (1 + draws)
 
 

@@ -34,6 +34,7 @@ def choice_signals(
     candidate: Sequence[Sequence[float]],
     gold: Sequence[int],
     rng: np.random.Generator,
+    clusters: Sequence[str] | None = None,
 ) -> list[Signal]:
     """What the log-likelihoods of an item's choices say beside which one is the largest.
 
@@ -46,6 +47,7 @@ def choice_signals(
         candidate: As `baseline`.
         gold: Index of the right choice of each item.
         rng: Source of the sign-flips.
+        clusters: Label per item, empty where the item stands alone: items of one label take one sign.
 
     Returns:
         Of the items whose signals are finite in both arms; empty without any.
@@ -54,14 +56,22 @@ def choice_signals(
         return []
     with np.errstate(invalid="ignore"):
         falls = _of_items(baseline, gold) - _of_items(candidate, gold)
-    falls = falls[np.isfinite(falls).all(axis=1)]
+    usable = np.isfinite(falls).all(axis=1)
+    falls = falls[usable]
     if not len(falls):
         return []
-    ps = two_sided_p(sign_flips(falls, rng, draws=1999))
+    units = falls if clusters is None else _totals(falls, [clusters[i] for i in np.flatnonzero(usable)])
+    ps = two_sided_p(sign_flips(units, rng, draws=1999))
     return [
         Signal(name, len(falls), float(mean), float(p))
         for name, mean, p in zip(("gold_margin", "brier", "gold_probability"), falls.mean(axis=0), ps, strict=True)
     ]
+
+
+def _totals(values: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    """Sums over the items of a label. Shape: (items, signals) -> (units, signals)."""
+    index = np.unique([label or f"\x00{i}" for i, label in enumerate(labels)], return_inverse=True)[1]
+    return np.stack([np.bincount(index, column) for column in values.T], axis=1)
 
 
 def _of_items(logprobs: Sequence[Sequence[float]], gold: Sequence[int]) -> np.ndarray:
