@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
+from keyword import iskeyword
 
 import typer
 
@@ -15,9 +16,10 @@ from evalsvc.errors import EXIT_ERROR, EvalsvcError
 
 INTERRUPTED = 130
 _UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which newer typer versions carry inside
-# order of the help page; each module has a function of its name
+# order of the help page; each module has a function of its name (with `_` after a word of Python's own)
 COMMANDS = (
     "run",
+    "import",
     "gate",
     "compare",
     "verdict",
@@ -53,13 +55,14 @@ def build_app() -> typer.Typer:
         pass
 
     for name in COMMANDS:
-        if find_spec(f"evalsvc.cli.{name}") is None:
+        named = f"{name}_" if iskeyword(name) else name
+        if find_spec(f"evalsvc.cli.{named}") is None:
             continue
-        module = import_module(f"evalsvc.cli.{name}")
+        module = import_module(f"evalsvc.cli.{named}")
         if isinstance(group := getattr(module, "app", None), typer.Typer):
             app.add_typer(group, name=name)
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name)(getattr(module, named))
     return app
 
 

@@ -53,6 +53,19 @@ class NewSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewArm:
+    """A whole arm to store with all its samples; fields as in `schema.Arm`."""
+
+    name: str
+    fingerprint: str
+    plan: str
+    stages: dict[str, dict[str, Any]]
+    details: dict[str, Any]
+    proof_status: str | None
+    samples: tuple[NewSample, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Side:
     """One arm's sample of a pair.
 

@@ -120,6 +120,24 @@ def add_samples(store: Store, run_id: int, arm_id: int, samples: Sequence[NewSam
         return len(stored)
 
 
+def insert_samples(store: Store, session: Session, arm: Arm, samples: Sequence[NewSample]) -> None:
+    """Stores all samples of an arm that has none, inside a transaction that is open.
+
+    Raises:
+        StoreError: As `add_samples`, and a key that comes twice.
+    """
+    for sample in samples:
+        _check(store, sample)
+    item_pks = _upsert_items(store, session, samples)
+    rows = [_sample_values(arm, item_pks[(s.suite, s.item_id, s.item_hash)], s) for s in samples]
+    statement = _insert(session, Sample.__table__)
+    statement = statement.returning(Sample.__table__.c.id, sort_by_parameter_order=True)
+    ids = session.connection().execute(statement, rows).scalars().all()
+    scores = [_score_values(i, sample, s) for i, sample in zip(ids, samples, strict=True) for s in sample.scores]
+    if scores:
+        session.connection().execute(_insert(session, ScoreRow.__table__), scores)
+
+
 def done_keys(store: Store, arm_id: int) -> set[tuple[str, str, str, str, str, int]]:
     """`NewSample.key` of everything that a resumed run need not ask again: scored and skipped samples."""
     query = (

@@ -77,6 +77,23 @@ def test_a_verdict_from_counts():
     assert command("verdict", "--lost", "0", "--gained", "0", "--items", "300", "--margin", "2").returncode == 0
 
 
+def test_evidence_of_others_is_imported(tmp_path):
+    (tmp_path / "arms.csv").write_text("item,a,b\n" + "".join(f"{i},1,{i % 2}\n" for i in range(40)))
+    asked = [
+        "import",
+        "n",
+        "--table",
+        str(tmp_path / "arms.csv"),
+        "--baseline",
+        "a",
+        "--db",
+        str(tmp_path / "r.sqlite"),
+    ]
+    done = command(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [arm["samples"] for arm in json.loads(done.stdout)["arms"]] == [40, 40]
+
+
 def test_the_page_is_drawn(db):
     done = without(PAGE, EVALSVC_DB=db)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,1 @@
+"""Evidence that others wrote, as recorded arms: files in, samples out. No torch, no lm-eval."""

@@ -1,0 +1,248 @@
+"""lm-eval's documents of all arms as samples: one suite a task or group, the same metric through the same filter."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evalsvc.errors import ConfigError
+from evalsvc.questions import hash_of
+from evalsvc.recorded.declared import LOGLIKELIHOOD, coverage
+from evalsvc.recorded.lmeval_files import TaskFacts, find_samples, read_facts
+from evalsvc.recorded.lmeval_rows import Document, read_documents
+from evalsvc.store.records import NewSample, NewScore
+from evalsvc.suites.lmeval import tie_of
+
+_LOWER_IS_BETTER = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "wer", "ter"}
+
+
+@dataclass(frozen=True)
+class ArmFiles:
+    """What one arm's paths hold."""
+
+    documents: dict[str, list[Document]]  # by task
+    facts: TaskFacts
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What carries the verdict of a task, and how its rows are named."""
+
+    metric: str
+    filter: str
+    suite: str
+    family: str
+    cluster: str
+    scoring_version: str
+
+
+def read_files(paths: Sequence[Path]) -> ArmFiles:
+    """Reads one arm's samples files and the results files beside them.
+
+    Raises:
+        ConfigError: As `find_samples` and `read_documents`.
+    """
+    files, notes = find_samples(paths)
+    return ArmFiles({file.task: read_documents(file) for file in files}, read_facts(files), notes)
+
+
+def read_arms(
+    paths: Mapping[str, Sequence[Path]], metric: str | None, filter_: str | None
+) -> tuple[dict[str, list[NewSample]], list[str]]:
+    """Samples of each arm, and what a person must know of how they were read.
+
+    Args:
+        paths: By arm, the baseline first; samples files, or folders of them.
+        metric: What carries the verdict; None takes each task's first metric whose values lie between 0 and 1 in every
+            arm and of which more is better.
+        filter_: Through which filter; None takes the task's first.
+
+    Raises:
+        ConfigError: Files that cannot be used, or a task without such a metric.
+    """
+    arms = {arm: read_files(mine) for arm, mine in paths.items()}
+    facts = _together([files.facts for files in arms.values()])
+    tasks = list(dict.fromkeys(task for files in arms.values() for task in files.documents))
+    notes = [note for files in arms.values() for note in files.notes]
+    samples: dict[str, list[NewSample]] = {arm: [] for arm in arms}
+    for task in tasks:
+        mine = {arm: files.documents[task] for arm, files in arms.items() if task in files.documents}
+        chosen, others = _choose(task, [d for documents in mine.values() for d in documents], facts, metric, filter_)
+        beside = f" (stored beside it: {', '.join(others)})" if others else ""
+        notes.append(f"task {task}: {chosen.metric} through filter {chosen.filter}{beside}")
+        for arm, documents in mine.items():
+            version = arms[arm].facts.versions.get(task)
+            known = version is not None and all(task in files.facts.versions for files in arms.values())
+            chosen = replace(chosen, scoring_version=f"lm-eval task {version}" if known else "lm-eval")
+            samples[arm] += [_sample(document, chosen) for document in documents]
+            notes += [f"{arm}: {note}" for note in _oddities(task, documents)]
+    return samples, notes
+
+
+def _together(found: Sequence[TaskFacts]) -> TaskFacts:
+    """One naming for all arms; the first that names a task counts."""
+    facts = TaskFacts()
+    for other in reversed(found):
+        facts.groups.update(other.groups)
+        facts.families.update(other.families)
+        facts.clusters.update(other.clusters)
+        facts.lower_is_better.update(other.lower_is_better)
+    return facts
+
+
+def _choose(
+    task: str, documents: Sequence[Document], facts: TaskFacts, metric: str | None, filter_: str | None
+) -> tuple[Chosen, list[str]]:
+    """What carries the verdict of a task, and which other scores there are."""
+    names = list(dict.fromkeys(name for document in documents for name in document.values))
+    filters = list(dict.fromkeys(name for _, name in names))
+    through = filter_ if filter_ is not None else next(iter(filters), "none")
+    if filter_ is not None and filter_ not in filters:
+        raise ConfigError(f"task {task} has no filter '{filter_}'; it has {', '.join(filters) or 'none'}")
+    there = [name for name, via in names if via == through]
+    usable = [name for name in there if not _why_not(task, name, through, documents, facts)]
+    if metric is not None and metric not in usable:
+        why = _why_not(task, metric, through, documents, facts) if metric in there else "it is not there"
+        raise ConfigError(
+            f"task {task}: metric '{metric}' through filter {through} carries no verdict: {why}; "
+            f"it has {', '.join(there) or 'no metric of one document'}"
+        )
+    if not usable:
+        listed = ", ".join(there) or "none of one document"
+        raise ConfigError(
+            f"task {task}: no metric from 0 to 1 of which more is better carries a verdict; it has {listed}"
+        )
+    picked = metric or usable[0]
+    suite = facts.suite(task)
+    family = facts.families.get(task, task)
+    cluster = facts.clusters.get(task, "")
+    others = [f"{name}/{via}" if via != through else name for name, via in names if (name, via) != (picked, through)]
+    return Chosen(picked, through, suite, family, cluster, "lm-eval"), others
+
+
+def _why_not(task: str, metric: str, through: str, documents: Sequence[Document], facts: TaskFacts) -> str:
+    if metric in _LOWER_IS_BETTER or (task, metric) in facts.lower_is_better:
+        return "less of it is better"
+    values = [document.values.get((metric, through)) for document in documents]
+    outside = next((value for value in values if value is not None and not 0 <= value <= 1), None)
+    if outside is not None:
+        return f"it has the value {outside:g}, outside 0 to 1"
+    return "" if any(value is not None for value in values) else "no document has a number for it"
+
+
+def _sample(document: Document, chosen: Chosen) -> NewSample:
+    value = document.values.get((chosen.metric, chosen.filter))
+    problem = "" if value is not None else f"lm-eval wrote no number for {chosen.metric} through {chosen.filter}"
+    logprobs = document.logprobs if document.scored_by == LOGLIKELIHOOD else []
+    if not all(map(math.isfinite, logprobs)):
+        problem = "a log-probability is missing or not finite"
+    scored_by_choice = document.scored_by == LOGLIKELIHOOD
+    item = {
+        "suite": chosen.suite,
+        "item_id": f"{document.task}:{document.doc_id}",
+        "family": chosen.family,
+        "cluster": chosen.cluster,
+        "metric": chosen.metric,
+        "filter": chosen.filter,
+        "chance": _chance(document),
+        "scored_by": document.scored_by,
+    }
+    settings = {"through": "prefill"} if scored_by_choice else document.settings
+    prompt = document.prompt if document.requests else ""
+    return NewSample(
+        **item,
+        item_hash=hash_of(["lm-eval", item, document.doc_hash, document.target]),
+        request_hash=hash_of([document.scored_by, document.prompt_hash, prompt, [*map(_asked, document.requests)]]),
+        settings_hash=hash_of(settings),
+        rendered_hash=None,
+        through="prefill" if scored_by_choice else "",
+        status="error" if problem else "scored",
+        error_class="recorded" if problem else None,
+        error_message=problem or None,
+        prompt=prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False),
+        answer=_answer(document, logprobs, problem),
+        **coverage(document.scored_by, document.texts if not scored_by_choice else None, document.settings),
+        scoring_version=chosen.scoring_version,
+        scores=() if problem else tuple(_scores(document, logprobs)),
+    )
+
+
+def _scores(document: Document, logprobs: Sequence[float]) -> Iterator[NewScore]:
+    tie = _tie(logprobs)
+    wrong = "wrong_choice" if document.scored_by == LOGLIKELIHOOD else "wrong_answer"
+    for (metric, name), value in document.values.items():
+        if value is not None:
+            error = tie or (wrong if 0 <= value < 1 else None)
+            yield NewScore(metric=metric, filter=name, value=value, error_class=error)
+
+
+def _tie(logprobs: Sequence[float]) -> str | None:
+    return tie_of(logprobs) if logprobs else None
+
+
+def _asked(request: tuple[Any, ...]) -> list[Any]:
+    """A request without its prompt and without its settings, which have a hash of their own."""
+    return [part for i, part in enumerate(request[1:]) if i or not isinstance(part, dict)]
+
+
+def _answer(document: Document, logprobs: list[float], problem: str) -> str:
+    if document.scored_by != LOGLIKELIHOOD:
+        texts = document.texts
+        return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+    if problem:
+        return ""
+    answer: dict[str, Any] = {"choices": _choices(document), "logprobs": logprobs}
+    gold = _gold(document, logprobs)
+    return json.dumps(answer if gold is None else {**answer, "gold": gold}, ensure_ascii=False)
+
+
+def _choices(document: Document) -> list[str]:
+    """What differs between the requests: the continuation, or the prompt where all have one continuation."""
+    continuations = [str(request[1]) if len(request) > 1 else "" for request in document.requests]
+    if len(continuations) > 1 and len(set(continuations)) == 1:
+        return [str(request[0]) for request in document.requests]
+    return continuations
+
+
+def _targets(document: Document) -> list[int]:
+    """Indices of the right choices where the target says them, else none."""
+    try:
+        found = json.loads(document.target)
+    except (ValueError, RecursionError):
+        return []
+    found = found if isinstance(found, list) else [found]
+    count = len(document.responses)
+    good = all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < count for i in found)
+    return found if good else []
+
+
+def _gold(document: Document, logprobs: Sequence[float]) -> int | None:
+    """The right choice's index; None where the target does not say one, or lm-eval's `acc` contradicts it."""
+    targets = _targets(document)
+    if len(targets) != 1 or len(logprobs) < 2:
+        return None
+    acc = next((value for (metric, _), value in document.values.items() if metric == "acc"), None)
+    said = float(max(range(len(logprobs)), key=logprobs.__getitem__) == targets[0])
+    return targets[0] if acc in (None, said) else None
+
+
+def _chance(document: Document) -> float:
+    choices = len(document.responses)
+    if document.scored_by != LOGLIKELIHOOD or choices < 2:
+        return 0.0
+    return max(1, len(_targets(document))) / choices
+
+
+def _oddities(task: str, documents: Sequence[Document]) -> Iterator[str]:
+    """What an outage looks like where lm-eval scored it all the same."""
+    total = len(documents)
+    chosen = [d.logprobs for d in documents if d.scored_by == LOGLIKELIHOOD]
+    ties = sum(all(map(math.isfinite, found)) and _tie(found) == "tie" for found in chosen)
+    if ties:
+        yield f"all choices of {ties:,} of {total:,} items of {task} are equally likely: scored by their position"
+    empty = sum(not any(text.strip() for text in d.texts) for d in documents if d.scored_by != LOGLIKELIHOOD)
+    if empty:
+        yield f"{empty:,} of {total:,} answers of {task} are empty, and scored: is it the model or an outage?"
