@@ -1,11 +1,12 @@
 """The one object that a gate's exit code, JSON, table and sentence are printed from. Proportions inside."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evalsvc.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, EXIT_REGRESSED
 from evalsvc.row import Row, plain_json
+from evalsvc.signals import SuiteSignal
 from evalsvc.store.records import ArmRecord
 
 SCHEMA = "evalsvc.decision/1"
@@ -108,7 +109,9 @@ class Decision:
         uncovered_factors: Those that no counted row met.
         pairing_verified: Whether every pair's rendered tokens are known to be equal.
         stop: The look that decided, of a sequential design; None where none did, or the design is fixed.
-        rows: Pooled, then each suite followed by its families.
+        signals: What log-likelihoods of choices say beside right and wrong. Never a verdict.
+        probe: Per stage the KL of the candidate's next-token distributions to the baseline's over a fixed text.
+        rows: Pooled, then each suite followed by its metrics and families.
     """
 
     verdict: str
@@ -126,6 +129,8 @@ class Decision:
     pairing_verified: bool
     aa: AAResult | None
     stop: Stop | None = None
+    signals: tuple[SuiteSignal, ...] = ()
+    probe: dict[str, Any] = field(default_factory=dict)
     rows: tuple[Row, ...]
 
     @property
@@ -145,5 +150,6 @@ class Decision:
         document = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
         document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
         document |= {name: None if document[name] is None else asdict(document[name]) for name in ("aa", "stop")}
+        document["signals"] = [asdict(signal) for signal in self.signals]
         rows = [row.to_json() for row in self.rows]
         return {"schema": SCHEMA, "exit_code": self.exit_code, **plain_json(document), "rows": rows}

@@ -20,7 +20,8 @@ from evalsvc.reading import up_to
 from evalsvc.release import Outcome, judge, release
 from evalsvc.row import Row, format_margin, format_p, format_points
 from evalsvc.rows import describe_families, guarded_families, in_table_order, verdict_row, with_numbers, with_verdict
-from evalsvc.store.records import ArmRecord, Pair
+from evalsvc.signals import more_sampling_notes, signals
+from evalsvc.store.records import ArmRecord, Choices, Pair
 from evalsvc.verdict.measure import measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
 from evalsvc.verdict.rule import decide
@@ -61,6 +62,7 @@ def decide_gate(
     policy: Policy,
     aa: AAResult | None = None,
     aa_faults: Sequence[str] = (),
+    choices: tuple[Mapping[int, Choices], Mapping[int, Choices]] = ({}, {}),
 ) -> Decision:
     """Decides about one candidate.
 
@@ -75,6 +77,7 @@ def decide_gate(
         policy: Margins and rules.
         aa: The baseline's check against itself, where one was run.
         aa_faults: Why that check cannot be used; each is a fault of the decision too.
+        choices: Log-likelihoods of the baseline's and the candidate's choices, for signals beside the verdict.
 
     Raises:
         ConfigError: Baseline and candidate are the same arm, the baseline has planted faults, or the policy guards a
@@ -108,11 +111,15 @@ def decide_gate(
         claim.key: verdict_row(claim, rows, seen, worst, bool(faults)) for claim in claims if claim.margin is not None
     }
     outcome = release(verdicts, seen, worst, policy, faults, same_arm)
+    found = signals(counted, *choices)
     blind = [row.label for row in rows if row.blind]
     verified = pairing_verified(pairs)
     notes = [
         *outcome.notes,
         *_flags(rows),
+        *more_sampling_notes(
+            found, {key.suite: row for key, row in verdicts.items() if row.scope == "suite"}, policy, outcome.word
+        ),
         *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
         *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
         *([f"candidate is injected: {_injected(candidate)}"] if candidate.injected else []),
@@ -134,6 +141,8 @@ def decide_gate(
         pairing_verified=verified,
         aa=aa,
         stop=stop,
+        signals=found,
+        probe=candidate.probe or {},
         rows=tuple(in_table_order({k: r for k, r in verdicts.items() if r.scope != "family"}, rows)),
     )
 

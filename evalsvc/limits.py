@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -87,3 +87,26 @@ class Margin(Rule):
                 if name in self.model_fields_set:
                     raise Misplaced("is for metrics from 0 to 1, and `margin` for others; give one", name)
         return self
+
+
+SignalName = Literal["gold_margin", "brier", "gold_probability"]
+
+
+class MoreSampling(Rule):
+    """Which signals ask for more samples beside a PASS or an INCONCLUSIVE. They never change the word.
+
+    Attributes:
+        signals: Names of signals.
+        alpha: Two-sided p of a worsening from which on it asks.
+    """
+
+    signals: Annotated[list[SignalName], Field(min_length=1)]
+    alpha: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.01
+
+    @field_validator("signals")
+    @classmethod
+    def _each_once(cls, names: list[str]) -> list[str]:
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise Misplaced(f"names {name} twice", index)
+        return names

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from evalsvc.errors import ConfigError
-from evalsvc.limits import Margin, Misplaced, Points, Rule
+from evalsvc.limits import Margin, Misplaced, MoreSampling, Points, Rule
 from evalsvc.yamlfile import read_model
 
 
@@ -26,6 +26,7 @@ class Policy(Rule):
         rendering: Whether prompts must have become the same tokens in both arms.
         guards: `listed` names inconclusive suites and lets them pass, `strict` does not.
         inconclusive: What a pipeline does with INCONCLUSIVE: `block` exits 3, `accept` exits 0. The word stays.
+        more_sampling: Which signals ask for more samples.
         design: `fixed` looks once, at all items; `sequential` looks after every block and may stop an arm early.
         block_items: Items between two looks of the sequential design.
     """
@@ -41,6 +42,7 @@ class Policy(Rule):
     guards: Literal["listed", "strict"] = "listed"
     inconclusive: Literal["block", "accept"] = "block"
     design: Literal["fixed", "sequential"] = "fixed"
+    more_sampling: MoreSampling | None = None
     block_items: Annotated[int, Field(ge=1)] = 250
 
     @property

@@ -282,7 +282,7 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
         status="scored" if problem is None else "error",
         error_class=None if problem is None else "scoring",
         error_message=problem,
-        answer=_answer_text(question.request, last),
+        answer=_answer_text(question, last),
         finish_reason=None if isinstance(last, ScoreResult) else last.finish_reason,
         prompt_tokens=sum(answer.prompt_tokens for answer in answers),
         answer_tokens=sum(stage_tokens.values()),
@@ -310,11 +310,15 @@ def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Sco
     return scores, None
 
 
-def _answer_text(request: Asked, answer: Answer) -> str:
+def _answer_text(question: Question, answer: Answer) -> str:
+    request = question.request
     if isinstance(request, ScoreRequest):
         texts = [_text(continuation) for continuation in request.continuations]
         logprobs = answer.logprobs if isinstance(answer, ScoreResult) else ()
-        return json.dumps({"choices": texts, "logprobs": list(logprobs)}, ensure_ascii=False)
+        said = {"choices": texts, "logprobs": list(logprobs)}
+        if question.item.gold is not None:
+            said["gold"] = question.item.gold
+        return json.dumps(said, ensure_ascii=False)
     return answer.text if isinstance(answer, GenerateResult) else ""
 
 

@@ -27,7 +27,8 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
         faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
     aa = next((check for check in known if check.failed), known[0] if known else None)
     pairs = queries.pairs(store, baseline, candidate, scores_of=policy.metric_suites)
-    return decide_gate(baseline, candidate, pairs, policy, aa, faults)
+    choices = queries.choices(store, baseline), queries.choices(store, candidate)
+    return decide_gate(baseline, candidate, pairs, policy, aa, faults, choices)
 
 
 def stored_aa(store: Store, run_id: int) -> AAResult | None:

@@ -1,6 +1,6 @@
 """Decisions as tables for a terminal. Stored names are `Text`, never markup."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich import box
@@ -21,7 +21,8 @@ def render_decisions(decisions: Sequence[Decision], *, families: bool = False) -
 
     Args:
         decisions: One a candidate, in the order to show.
-        families: Whether each suite is followed by its families, which are described without a verdict.
+        families: Whether each suite is followed by its families, which are described without a verdict, and the
+            sentence by signals that decide nothing.
 
     Returns:
         Fits 80 columns; from 118 columns on the factors stand in the same table, below that in one of their own.
@@ -41,6 +42,8 @@ class _Decisions:
             yield _factors_table(self.decisions)
         for decision in self.decisions:
             yield _because(decision)
+            if self.families:
+                yield from _beside(decision)
         for text in dict.fromkeys(line for decision in self.decisions for line in _instrument(decision)):
             yield Text(text)
         yield Text(legend(self.decisions), "dim")
@@ -142,13 +145,25 @@ def _because(decision: Decision) -> Text:
     return text
 
 
+def _beside(decision: Decision) -> Iterator[Text]:
+    """Signals that decide nothing: of choices' log-likelihoods, and of next-token distributions."""
+    for signal in decision.signals:
+        yield Text(f"  signal, no verdict: {one_line(signal.in_words)}", style="dim")
+    for stage, found in decision.probe.items():
+        yield Text(
+            f"  KL to the baseline's next-token distributions, {one_line(stage)}: mean {found['kl_mean']:.4f}, "
+            f"largest {found['kl_max']:.4f} nats over {found['tokens']:,} tokens",
+            style="dim",
+        )
+
+
 def _instrument(decision: Decision) -> list[str]:
     """What the numbers were measured with: how much the baseline can lose at all, and its own noise."""
     lines = []
     right = [
         f"{row.baseline_right:,} of {row.n:,} {'in all' if row.scope == 'pooled' else one_line(row.suite)}"
         for row in decision.rows
-        if row.scope != "family" and row.n and row.baseline_right is not None
+        if row.scope in ("pooled", "suite") and row.n and row.baseline_right is not None
     ]
     if right:
         lines.append(f"right in the baseline {one_line(decision.baseline.address)}: {', '.join(right)}")

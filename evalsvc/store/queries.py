@@ -1,5 +1,6 @@
 """Reading: plain records out of the database, never a half-loaded row. Nothing here writes."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from sqlalchemy import Row, and_, func, inspect, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Pair, RunRecord, Side
+from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
 
@@ -190,6 +191,26 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
             )
         )
     return sorted(paired, key=lambda p: (p.suite, p.family, p.item_id, p.through, p.repeat))
+
+
+def choices(store: Store, arm: ArmRecord) -> dict[int, Choices]:
+    """By sample the log-likelihoods of its choices, of those whose right choice is known and that have two or more."""
+    query = (
+        select(Sample.id, Sample.answer)
+        .join(ItemRow, Sample.item_pk == ItemRow.id)
+        .where(Sample.arm_id == arm.id, Sample.status == "scored", ItemRow.scored_by == "loglikelihood")
+    )
+    with store.session() as session:
+        return {row.id: found for row in session.execute(query) if (found := _choices(row.answer)) is not None}
+
+
+def _choices(answer: str) -> Choices | None:
+    try:
+        said = json.loads(answer)
+        logprobs, gold = tuple(map(float, said["logprobs"])), said["gold"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return Choices(logprobs, gold) if type(gold) is int and 0 <= gold < len(logprobs) >= 2 else None
 
 
 def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord, suite: str | None = None) -> list[dict[str, Any]]:

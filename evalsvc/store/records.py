@@ -91,6 +91,14 @@ class Side:
     scores: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Choices:
+    """Log-likelihoods of the choices of one sample, and which one is right."""
+
+    logprobs: tuple[float, ...]
+    gold: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """One item (and one `through`) in two arms; a side is None where that arm has no sample of it."""

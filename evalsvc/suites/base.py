@@ -21,6 +21,7 @@ class Item:
         metric: Name of the 0/1 metric that the verdict reads.
         filter: Name of the answer filter that this metric reads (lm-eval's filters; `none` elsewhere).
         chance: Proportion that a random answer gets right.
+        gold: Index of the right choice of a log-likelihood item; None where there is none, or more than one.
         scored_by: `loglikelihood` (may be scored through either stage) or `generation`.
         payload: The suite's own document.
     """
@@ -33,6 +34,7 @@ class Item:
     filter: str = "none"
     chance: float = 0.0
     scored_by: str = "generation"
+    gold: int | None = None
     payload: Any = field(default=None, compare=False, hash=False)
 
 

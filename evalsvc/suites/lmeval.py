@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class LmEvalSuite:
         self, name: str, tasks: Sequence[str | Path], *, base_dir: Path | None = None, limit: int | None = None
     ) -> None:
         try:
-            self.scoring_version = f"lmeval-1/lm-eval-{version('lm-eval')}"
+            self.scoring_version = f"lmeval-2/lm-eval-{version('lm-eval')}"
         except PackageNotFoundError as error:
             raise CapabilityError(f"suite {name!r}: lm-eval tasks need the extra `engine`") from error
         self.name = name
@@ -68,7 +69,7 @@ class LmEvalSuite:
         return GenerateRequest(id=item.id, prompt=question.context, max_tokens=limit, stop=stop)
 
     def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
-        """Every 0/1 or fractional metric, once a filter; metrics of a whole corpus are left out.
+        """Every metric, once a filter. Of a metric of the whole corpus its parts, as `METRIC.0` and `METRIC.1`.
 
         Raises:
             EvidenceError: lm-eval's own scoring failed, which no answer is to blame for.
@@ -85,8 +86,13 @@ class LmEvalSuite:
         except Exception as error:
             raise EvidenceError(f"{self.name}: lm-eval cannot score item {item.id}: {error}") from error
         return [
-            Score(metric=metric, filter=name, value=value, error_class=tie or (wrong if value < 1 else None))
-            for name, metric, value in found
+            Score(
+                metric=metric,
+                filter=name,
+                value=value,
+                error_class=None if part else tie or (wrong if value < 1 else None),
+            )
+            for name, metric, value, part in found
         ]
 
 
@@ -126,8 +132,16 @@ def _items(task: Any) -> Iterator[Item]:
             filter=task._filters[0].name,
             chance=(len(target) if isinstance(target, list) else 1) / len(choices) if choices else 0.0,
             scored_by="loglikelihood" if chosen else "generation",
+            gold=_gold(target, choices),
             payload=question,
         )
+
+
+def _gold(target: Any, choices: Sequence[str] | None) -> int | None:
+    """The right choice as lm-eval finds it: by its number or its text."""
+    if isinstance(target, str) and choices and target in choices:
+        return list(choices).index(target)
+    return target if type(target) is int and choices and 0 <= target < len(choices) else None
 
 
 def _questions(task: Any) -> list[Question]:
@@ -163,8 +177,12 @@ def _instances(question: Question) -> list[Any]:
     return made if isinstance(made, list) else [made]
 
 
-def _metrics(question: Question, responses: Sequence[Any]) -> Iterator[tuple[str, str, float]]:
-    """(filter, metric, value) of one document, as lm-eval's evaluator finds them."""
+def _metrics(question: Question, responses: Sequence[Any]) -> Iterator[tuple[str, str, float, bool]]:
+    """Filter, metric, value and whether it is a part, of one document, as lm-eval's evaluator finds them.
+
+    What lm-eval hands to an aggregation as a tuple of numbers (right and given class, log-likelihood and weight) has
+    two parts or more; tuples of anything else, and texts, are left out.
+    """
     instances = _instances(question)
     for instance, response in zip(instances, responses, strict=True):
         instance.resps = [response]
@@ -173,5 +191,9 @@ def _metrics(question: Question, responses: Sequence[Any]) -> Iterator[tuple[str
     for ensemble in question.task._filters:
         filtered = [instance.filtered_resps[ensemble.name] for instance in instances]
         for metric, value in question.task.process_results(question.doc, filtered).items():
-            if not isinstance(value, tuple | list | dict | str):
-                yield ensemble.name, metric, float(value)
+            if isinstance(value, tuple | list):
+                if all(isinstance(part, Real) for part in value):
+                    for index, part in enumerate(value):
+                        yield ensemble.name, f"{metric}.{index}", float(part), True
+            elif not isinstance(value, dict | str):
+                yield ensemble.name, metric, float(value), False

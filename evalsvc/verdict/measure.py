@@ -193,8 +193,8 @@ def measure_units(
     """
     sign = 1.0 if better == "higher" else -1.0
     values = np.array([baseline, candidate], dtype=float)
-    bounds = partial(mean_bounds, usual=float(np.ptp(values)) or None)
-    found = _measure_means(sign * values, clusters or [""] * len(baseline), alpha, bounds)
+    reach = float(np.ptp(values)) or None
+    found = _measure_means(sign * values, clusters or [""] * len(baseline), alpha, reach)
     return replace(found, baseline_mean=float(values[0].mean()), candidate_mean=float(values[1].mean()))
 
 
@@ -204,7 +204,7 @@ def _measure_fractions(
     values = np.array([baseline, candidate], dtype=float)
     if not len(baseline) or not bool(((values >= 0) & (values <= 1)).all()):
         raise ValueError("values of paired items lie between 0 and 1")
-    found = _measure_means(values, clusters, alpha, partial(mean_bounds, reach=1.0))
+    found = _measure_means(values, clusters, alpha, 1.0)
     rng = np.random.default_rng(len(baseline))
     return replace(
         found,
@@ -215,17 +215,15 @@ def _measure_fractions(
     )
 
 
-def _measure_means(
-    values: np.ndarray, clusters: Sequence[str], alpha: float, bounds: Callable[..., tuple[float, float, str]]
-) -> Measurement:
+def _measure_means(values: np.ndarray, clusters: Sequence[str], alpha: float, reach: float | None) -> Measurement:
     """Of the baseline's and the candidate's values, where more is better. Shape of values: (2, items)."""
     differences = values[0] - values[1]
     groups = gather_clusters(differences.tolist(), clusters)
     if groups.count == 1:  # one prefix: its items are compared given that prefix
         groups = Clusters(differences, np.ones(len(differences)))
     rng = np.random.default_rng(len(differences))
-    lower, upper, method = bounds(groups.totals, groups.sizes, alpha, rng)
-    wide_lower, wide_upper, _ = bounds(groups.totals, groups.sizes, alpha / 2, rng)
+    lower, upper, method = mean_bounds(groups.totals, groups.sizes, alpha, rng, reach=reach)
+    wide_lower, wide_upper, _ = mean_bounds(groups.totals, groups.sizes, alpha / 2, rng, reach=reach)
     p, p_gain = (float(each[0]) for each in sign_flips(groups.totals[:, None], rng))
     labels = {label or str(i) for i, label in enumerate(clusters)}
     clustered = len(labels) < len(differences)

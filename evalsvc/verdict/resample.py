@@ -86,13 +86,7 @@ def _signs(units: int) -> np.ndarray:
 
 
 def mean_bounds(
-    totals: np.ndarray,
-    sizes: np.ndarray,
-    alpha: float,
-    rng: np.random.Generator,
-    *,
-    reach: float | None = None,
-    usual: float | None = None,
+    totals: np.ndarray, sizes: np.ndarray, alpha: float, rng: np.random.Generator, *, reach: float | None = None
 ) -> tuple[float, float, str]:
     """One-sided lower and upper bound of the mean difference over items: the widest of what is right for such data.
 
@@ -111,7 +105,6 @@ def mean_bounds(
         alpha: Error rate of each direction.
         rng: Source of the bootstrap's draws.
         reach: Largest difference that one item can show; None where the metric has none.
-        usual: Then how far another item is taken to lie from units that are all alike; None where nothing is known.
 
     Returns:
         Lower and upper bound, and the method's name; infinite bounds where nothing can be said.
@@ -122,7 +115,7 @@ def mean_bounds(
     mean = float(totals.sum()) / items
     residuals = totals - sizes * mean
     if not np.any(np.abs(residuals) > 1e-12):
-        half = _unseen(mean, count, alpha, usual if reach is None else reach)
+        half = _unseen(mean, count, alpha, reach)
         return mean - half, mean + half, "all alike"
     deviate = float(student.isf(alpha, count - 1))
     half = deviate * sqrt(count / (count - 1) * float((residuals**2).sum())) / items

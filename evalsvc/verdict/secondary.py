@@ -56,15 +56,11 @@ def choice_signals(
         return []
     with np.errstate(invalid="ignore"):
         falls = _of_items(baseline, gold) - _of_items(candidate, gold)
-    usable = np.asarray(np.isfinite(falls).all(axis=1))
+    usable = np.isfinite(falls).all(axis=1)
     falls = falls[usable]
     if not len(falls):
         return []
-    units = (
-        falls
-        if clusters is None
-        else _totals(falls, [label for label, use in zip(clusters, usable, strict=True) if use])
-    )
+    units = falls if clusters is None else _totals(falls, [clusters[i] for i in np.flatnonzero(usable)])
     ps = two_sided_p(sign_flips(units, rng, draws=1999))
     return [
         Signal(name, len(falls), float(mean), float(p))

@@ -175,6 +175,31 @@ def test_equal_choices_are_counted_as_ties(tmp_path, ranking):
     assert (score.value, score.error_class) == (0.0, "wrong_choice")
 
 
+def test_metrics_of_the_whole_corpus_leave_their_parts(tmp_path, ranking):
+    """lm-eval aggregates (right class, given class) of all documents, and so do its functions on these parts."""
+    from lm_eval.api import metrics
+
+    listed = [
+        {"metric": name, "aggregation": name if name != "acc" else "mean", "higher_is_better": True}
+        for name in ("acc", "f1", "mcc")
+    ]
+    suite = LmEvalSuite("t", [write_task(tmp_path, **{**CHOICE, "metric_list": listed})])
+    first, second = suite.items()
+    found = [{s.metric: s.value for s in suite.score(item, [ranking(-1.0, -2.0)])} for item in (first, second)]
+    assert found[0] == {"acc": 1.0, "f1.0": 0.0, "f1.1": 0.0, "mcc.0": 0.0, "mcc.1": 0.0}
+    assert found[1] == {"acc": 0.0, "f1.0": 1.0, "f1.1": 0.0, "mcc.0": 1.0, "mcc.1": 0.0}
+    assert metrics.matthews_corrcoef([(int(f["mcc.0"]), int(f["mcc.1"])) for f in found]) == 0
+    assert all(s.error_class is None for s in suite.score(second, [ranking(-1.0, -2.0)]) if "." in s.metric)
+
+
+def test_the_right_choice_is_known_by_its_number_or_its_text(tmp_path):
+    assert [item.gold for item in LmEvalSuite("t", [write_task(tmp_path, **CHOICE)]).items()] == [0, 1]
+    numbered = [{"q": "one", "a": "x", "n": 1, "c": ["x", "y"]}, {"q": "two", "a": "y", "n": 0, "c": ["x", "y"]}]
+    suite = LmEvalSuite("t", [write_task(tmp_path, docs=numbered, **{**CHOICE, "doc_to_target": "n"})])
+    assert [item.gold for item in suite.items()] == [1, 0]
+    assert [item.gold for item in LmEvalSuite("t", [write_task(tmp_path)]).items()] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("logprobs", "tie"),
     [

@@ -1,0 +1,160 @@
+"""Signals beside the verdict: where they come from, and that they ask and never decide."""
+
+import numpy as np
+import pytest
+
+from evalsvc.policy import Policy
+from evalsvc.row import Row
+from evalsvc.signals import alarms, more_sampling_notes, signals
+from evalsvc.store import queries, writer
+from evalsvc.store.records import Choices, NewSample, NewScore, Pair, Side
+from evalsvc.store.session import open_store
+from evalsvc.verdict.secondary import choice_signals
+
+LISTENS = Policy(name="p", more_sampling={"signals": ["gold_margin"], "alpha": 0.01})
+
+
+def side(sample_id):
+    return Side(
+        sample_id=sample_id,
+        item_hash="i",
+        request_hash="r",
+        settings_hash="s",
+        rendered_hash="t",
+        status="scored",
+        value=1.0,
+        error_class=None,
+        finish_reason=None,
+        stage_tokens={"prefill": 1},
+        handed_over=False,
+    )
+
+
+def pairs(n, suite="tasks"):
+    return [
+        Pair(
+            suite=suite,
+            family="f",
+            cluster="",
+            item_id=str(i),
+            through="prefill",
+            scored_by="loglikelihood",
+            metric="acc",
+            chance=0.25,
+            repeat=0,
+            baseline=side(i),
+            candidate=side(1000 + i),
+        )
+        for i in range(n)
+    ]
+
+
+def made(n, shift):
+    """The candidate's right choice loses `shift` nats; no answer flips."""
+    rng = np.random.default_rng(3)
+    logprobs = np.sort(rng.normal(-3, 1, (n, 4)))
+    logprobs[:, 3] += 1
+    worse = logprobs.copy()
+    worse[:, 3] -= shift + rng.normal(0, 0.01, n)
+    ours = {i: Choices(tuple(row), 3) for i, row in enumerate(logprobs.tolist())}
+    theirs = {1000 + i: Choices(tuple(row), 3) for i, row in enumerate(worse.tolist())}
+    return ours, theirs
+
+
+def suite_row(**fields):
+    base = {"items": 200, "n": 200, "lost": 2, "gained": 2, "baseline_right": 100}
+    return Row(scope="suite", suite="tasks", errors_baseline=0, errors_candidate=0, margin=0.01, **{**base, **fields})
+
+
+def test_they_are_the_choice_signals_of_each_suite():
+    ours, theirs = made(200, 0.05)
+    found = signals({"tasks": pairs(200), "tools": []}, ours, theirs)
+    expected = choice_signals(
+        [c.logprobs for c in ours.values()],
+        [c.logprobs for c in theirs.values()],
+        [3] * 200,
+        np.random.default_rng(200),
+    )
+    assert [(s.suite, s.name, s.n, s.mean, s.p) for s in found] == [("tasks", *vars(s).values()) for s in expected]
+    assert {s.name for s in found} == {"gold_margin", "brier", "gold_probability"}
+    assert found[0].mean == pytest.approx(0.05, abs=0.005) and found[0].p < 0.01
+
+
+def test_items_whose_choices_are_not_known_in_both_arms_are_left_out():
+    ours, theirs = made(50, 0.05)
+    del ours[3], theirs[1004]
+    theirs[1005] = Choices((-1.0, -2.0), 1)
+    assert {s.n for s in signals({"tasks": pairs(50)}, ours, theirs)} == {47}
+    assert signals({"tasks": pairs(50)}, {}, theirs) == ()
+
+
+def test_only_listed_signals_that_are_worse_ask():
+    ours, theirs = made(200, 0.05)
+    found = signals({"tasks": pairs(200)}, ours, theirs)
+    assert [s.name for s in alarms(found, LISTENS)] == ["gold_margin"]
+    assert alarms(found, Policy(name="p")) == []
+    better = signals(
+        {"tasks": pairs(200)}, {k - 1000: v for k, v in theirs.items()}, {k + 1000: v for k, v in ours.items()}
+    )
+    assert better[0].p < 0.01 and better[0].mean < 0 and alarms(better, LISTENS) == []
+    quiet = signals({"tasks": pairs(200)}, *made(200, 0.0))
+    assert alarms(quiet, LISTENS) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "row", "says"),
+    [
+        ("INCONCLUSIVE", {"more_items": 340}, "about 340 more items of it would decide"),
+        ("PASS", {}, "more items of it would find a drop of its margin in 80 % of cases"),
+        ("PASS", {"n": 9000, "lost": 90, "gained": 90}, "its items would find a drop of its margin in 80 % of cases"),
+        ("REGRESSED", {}, None),
+        ("INVALID", {}, None),
+    ],
+)
+def test_the_note_says_how_many_items_would_decide(word, row, says):
+    found = signals({"tasks": pairs(200)}, *made(200, 0.05))
+    notes = more_sampling_notes(found, {"tasks": suite_row(**row)}, LISTENS, word)
+    assert bool(notes) == (says is not None)
+    if says:
+        assert says in notes[0] and "gold_margin of suite tasks worse by 0.05" in notes[0] and "nats" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "text",
+        "[]",
+        '{"logprobs": [-1.0, -2.0]}',
+        '{"logprobs": [-1.0, -2.0], "gold": 2}',
+        '{"logprobs": [-1.0], "gold": 0}',
+        '{"logprobs": ["x", 1], "gold": 0}',
+        '{"logprobs": [-1.0, -2.0], "gold": true}',
+    ],
+)
+def test_answers_without_choices_are_none(tmp_path, answer):
+    with open_store(str(tmp_path / "s.sqlite"), create=True) as store:
+        run_id = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline="base", seed=0)
+        arm_id = writer.open_arm(
+            store, run_id, name="base", fingerprint="f", plan="w=bf16", stages={}, injected={}, details={}, expected=2
+        )
+        common = {
+            "suite": "tasks",
+            "item_hash": "h",
+            "family": "f",
+            "cluster": "",
+            "metric": "acc",
+            "filter": "none",
+            "chance": 0.5,
+            "scored_by": "loglikelihood",
+            "request_hash": "r",
+            "settings_hash": "s",
+            "rendered_hash": "t",
+            "scoring_version": "1",
+            "scores": (NewScore(metric="acc", filter="none", value=1.0),),
+        }
+        good = '{"choices": ["a", "b"], "logprobs": [-1.0, -2.0], "gold": 1}'
+        rows = [NewSample(item_id=name, answer=text, **common) for name, text in (("odd", answer), ("good", good))]
+        writer.add_samples(store, run_id, arm_id, rows)
+        (held,) = queries.arms(store)
+        assert list(queries.choices(store, held).values()) == [Choices((-1.0, -2.0), 1)]
