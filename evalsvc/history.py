@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from evalsvc.errors import EvidenceError
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, find_faults, measure_pairs
+from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, find_faults
 from evalsvc.policy import Policy
+from evalsvc.reading import measure_pairs
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store

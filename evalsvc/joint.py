@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalsvc.errors import EvidenceError
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, scored_values
+from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors
 from evalsvc.ordering import Placed
+from evalsvc.reading import scored_values
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord, Pair
 from evalsvc.store.session import Store

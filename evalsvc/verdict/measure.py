@@ -193,7 +193,8 @@ def measure_units(
     """
     sign = 1.0 if better == "higher" else -1.0
     values = np.array([baseline, candidate], dtype=float)
-    reach = float(np.ptp(values)) or None
+    alike = np.ptp(values[0] - values[1]) == 0
+    reach = float(np.ptp(values)) or None if alike else None
     found = _measure_means(sign * values, clusters or [""] * len(baseline), alpha, reach)
     return replace(found, baseline_mean=float(values[0].mean()), candidate_mean=float(values[1].mean()))
 

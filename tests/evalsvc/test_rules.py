@@ -211,7 +211,7 @@ def test_holm_counts_it():
 def test_a_mean_in_its_own_units_is_tested_by_sign_flips():
     rule = {"suite": "wiki", "metric": "ppl", "margin": 0.2, "better": "lower"}
     decision = decide(items("tools", 200) + texts(80, 1.05, parts=False), rule)
-    assert (decision.verdict, row(decision, "metric").method) == ("REGRESSED", "sign-flip, t")
+    assert (decision.verdict, row(decision, "metric").method) == ("REGRESSED", "sign-flip, t and score bound")
     wrong_way = decide(items("tools", 200) + texts(80, 1.05, parts=False), {**rule, "better": "higher"})
     assert wrong_way.verdict == "PASS" and row(wrong_way, "metric").drop < 0
 
