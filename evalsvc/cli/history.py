@@ -47,7 +47,7 @@ def history(
     from rich.table import Table
 
     from evalsvc.cli.common import one_line
-    from evalsvc.decision import format_p, format_points
+    from evalsvc.row import format_p, format_points
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("run", no_wrap=True)

@@ -44,7 +44,7 @@ def joint(
     from rich.table import Table
 
     from evalsvc.cli.common import one_line
-    from evalsvc.decision import format_p, format_points
+    from evalsvc.row import format_p, format_points
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     for name in ("candidate", "suite"):
