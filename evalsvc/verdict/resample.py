@@ -1,9 +1,8 @@
-"""Scores that are not 0 or 1: partial credit, means of repeats, continuous metrics, and metrics of a whole corpus.
+"""Scores that are not 0 or 1: partial credit, means of repeats, and continuous metrics.
 
 Differences are baseline minus candidate, so that a positive mean is a drop where more is better.
 """
 
-from collections.abc import Callable, Iterator
 from math import sqrt
 
 import numpy as np
@@ -155,65 +154,3 @@ def _score_upper(differences: np.ndarray, deviate: float) -> float:
     net = float(differences.sum()) / size
     moved = max(squares / size**2, abs(net))
     return size * tango_upper((moved + net) / 2, (moved - net) / 2, len(differences), float(norm.sf(deviate)))
-
-
-def corpus_p(
-    statistic: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    baseline: np.ndarray,
-    candidate: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    draws: int = 999,
-) -> float:
-    """One-sided p of a metric of a whole corpus (perplexity, F1): labels of the arms are exchanged item by item.
-
-    Args:
-        statistic: Of the baseline's and the candidate's items; larger is a larger drop. Called with arrays of shape
-            (draws, items, ...) and reduces all but the first dimension.
-        baseline: What the metric is made of, per item. Shape: (items, ...).
-        candidate: As `baseline`.
-        rng: Source of the draws.
-        draws: How many.
-    """
-    seen = float(statistic(baseline[None], candidate[None])[0])
-    extreme = 0
-    for size in _blocks(draws, baseline):
-        swap = rng.integers(0, 2, size=(size, len(baseline))).astype(bool)
-        swap = swap.reshape(*swap.shape, *(1,) * (baseline.ndim - 1))
-        drawn = statistic(np.where(swap, candidate, baseline), np.where(swap, baseline, candidate))
-        extreme += int(np.sum(~(drawn < seen - 1e-12 * abs(seen))))  # a metric of no value is no evidence
-    return (1 + extreme) / (1 + draws)
-
-
-def corpus_bounds(
-    statistic: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    baseline: np.ndarray,
-    candidate: np.ndarray,
-    alpha: float,
-    rng: np.random.Generator,
-    *,
-    draws: int = 1999,
-) -> tuple[float, float]:
-    """One-sided bounds of a corpus metric's drop: percentiles of the bootstrap over items.
-
-    Args:
-        statistic: As in `corpus_p`.
-        baseline: As in `corpus_p`.
-        candidate: As in `corpus_p`.
-        alpha: Error rate of each direction.
-        rng: Source of the draws.
-        draws: How many.
-    """
-    drawn = []
-    for size in _blocks(draws, baseline):
-        chosen = rng.integers(0, len(baseline), size=(size, len(baseline)))
-        drawn.append(statistic(baseline[chosen], candidate[chosen]))
-    lower, upper = np.quantile(np.concatenate(drawn), [alpha, 1 - alpha])
-    return float(lower), float(upper)
-
-
-def _blocks(draws: int, values: np.ndarray) -> Iterator[int]:
-    """Sizes that sum to `draws`, each of so many that the values drawn stay in a processor's cache."""
-    size = max(1, 250_000 // max(values.size, 1))
-    for start in range(0, draws, size):
-        yield min(size, draws - start)

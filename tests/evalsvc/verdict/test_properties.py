@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from evalsvc.verdict import corpus
 from evalsvc.verdict.clusters import Clusters, cluster_p
+from evalsvc.verdict.corpus import corpus_value, measure_corpus
 from evalsvc.verdict.measure import measure, measure_counts
 from evalsvc.verdict.paired import (
     accuracy_upper,
@@ -17,7 +19,6 @@ from evalsvc.verdict.paired import (
     tango_upper,
     wilson_interval,
 )
-from evalsvc.verdict.resample import corpus_bounds
 from evalsvc.verdict.sequential import BETS, Sequential, hybrid_p
 
 LEVELS = (0.01, 0.05, 0.2, 0.5)
@@ -158,25 +159,18 @@ def test_bounds_of_an_accuracy_cover_it_at_their_level(n):
     assert (weights * covered).sum(axis=1).mean() == pytest.approx(0.95, abs=0.01)
 
 
-def test_bounds_of_a_corpus_metric_cover_it_at_their_level():
-    """F1 over a set: a ratio of sums, of items whose labels differ a little between the arms."""
+def test_bounds_of_a_corpus_metric_cover_it_at_their_level(monkeypatch):
+    """F1 over a set: a ratio of sums, of items of which more are wrong in the candidate."""
+    monkeypatch.setattr(corpus, "DRAWS", 299)
     rng, runs, n = np.random.default_rng(24), 500, 150
 
-    def fall(baseline, candidate):
-        return f1(baseline) - f1(candidate)
-
-    def f1(items):
-        found, wanted, hit = np.moveaxis(items, -1, 0)
-        return 2 * hit.sum(axis=1) / (found.sum(axis=1) + wanted.sum(axis=1))
-
     def drawn(size):
-        wanted = rng.random(size) < 0.6
-        arms = [wanted ^ (rng.random(size) < wrong) for wrong in (0.1, 0.15)]
-        return [np.stack([arm, wanted, arm & wanted], axis=-1).astype(float) for arm in arms]
+        gold = rng.random(size) < 0.6
+        return [np.stack([gold, gold ^ (rng.random(size) < wrong)], axis=1).astype(float) for wrong in (0.1, 0.15)]
 
-    truth = float(fall(*(arm[None] for arm in drawn(400_000)))[0])
-    missed = np.zeros(2)
-    for _ in range(runs):
-        lower, upper = corpus_bounds(fall, *drawn(n), 0.05, rng, draws=199)
-        missed += (lower > truth, upper < truth)
-    assert max(missed) / runs <= 0.05 + three_errors(0.05, runs) + 0.01  # percentiles of a bootstrap are a little short
+    truth = -float(np.subtract(*[corpus_value("f1", parts) for parts in drawn(400_000)[::-1]]))
+    found = [measure_corpus("f1", *drawn(n)) for _ in range(runs)]
+    for missed in ([m.lower > truth for m in found], [m.upper < truth for m in found]):
+        assert (
+            np.mean(missed) <= 0.05 + three_errors(0.05, runs) + 0.01
+        )  # percentiles of a bootstrap are a little short

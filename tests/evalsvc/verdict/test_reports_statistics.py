@@ -13,12 +13,13 @@ from evalsvc.policy import Policy
 from evalsvc.store.records import ArmRecord, Pair, Side
 from evalsvc.verdict.attribution import attribute
 from evalsvc.verdict.audit import audit_published, unpaired_p
+from evalsvc.verdict.corpus import measure_corpus
 from evalsvc.verdict.families import benjamini_hochberg, holm, max_drop_p
 from evalsvc.verdict.history import change_points
 from evalsvc.verdict.measure import measure, measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
 from evalsvc.verdict.power import items_to_prove
-from evalsvc.verdict.resample import corpus_bounds, corpus_p, mean_bounds, sign_flip_p
+from evalsvc.verdict.resample import mean_bounds, sign_flip_p
 from evalsvc.verdict.secondary import choice_signals, spread
 
 STAGE = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
@@ -133,8 +134,9 @@ class TestNoDiscordantPair:
     def test_the_kind_nothing_differs_in_any_test(self):
         rng, same = np.random.default_rng(0), np.ones(20)
         assert sign_flip_p(np.zeros(20), rng) == 1.0
-        assert corpus_p(lambda a, b: a.mean(axis=1) - b.mean(axis=1), same, same, rng) == 1.0
-        assert corpus_bounds(lambda a, b: a.mean(axis=1) - b.mean(axis=1), same, same, 0.05, rng) == (0.0, 0.0)
+        texts = np.stack([-same, same], axis=1)
+        perplexity = measure_corpus("perplexity", texts, texts, better="lower")
+        assert (perplexity.p, perplexity.p_gain, perplexity.drop) == (1.0, 1.0, 0.0)
         assert max_drop_p({"t": np.zeros((20, 2))}, rng) == {"t/0": 1.0, "t/1": 1.0}
         effects = attribute({frozenset(): same, frozenset([("decode.kv", "fp8")]): same}, [""] * 20, rng)
         assert (effects[0].drop, effects[0].p, effects[0].p_adjusted) == (0.0, 1.0, 1.0)
@@ -246,6 +248,7 @@ class TestNoData:
         assert unknown[0].drop is None and unknown[0].unknown
         assert check_aa([]) is None
 
+    @pytest.mark.filterwarnings("ignore::RuntimeWarning")
     def test_the_kind_not_a_number_is_never_evidence(self):
         rng = np.random.default_rng(0)
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -257,7 +260,8 @@ class TestNoData:
         for units in (5, 40):
             assert sign_flip_p(np.array([nan] + [1.0] * (units - 1)), rng) == 1.0
             assert not mean_bounds(np.array([nan] + [0.0] * (units - 1)), np.ones(units), 0.05, rng, reach=1.0)[1] <= 1
-        assert corpus_p(lambda a, b: np.full(len(a), nan), np.ones(5), np.zeros(5), rng) == 1.0
+        weightless = measure_corpus("perplexity", np.zeros((5, 2)), np.ones((5, 2)) * [-1, 0], better="lower")
+        assert weightless.p == weightless.p_gain == 1.0 and not weightless.upper <= 1
 
 
 class TestErrorsAreNoAnswers:

@@ -12,8 +12,6 @@ from scipy.stats import t as student
 from evalsvc.verdict.paired import mcnemar_exact, tango_lower, tango_upper
 from evalsvc.verdict.resample import (
     EXACT_UP_TO,
-    corpus_bounds,
-    corpus_p,
     flipped_sums,
     mean_bounds,
     sign_flip_p,
@@ -140,54 +138,3 @@ def test_units_that_are_all_alike_are_not_certain(value):
 
 def test_nothing_gives_no_bound():
     assert mean_bounds(np.array([]), np.array([]), 0.05, rng(), reach=1.0)[:2] == (-inf, inf)
-
-
-def mean_drop(baseline: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-    return baseline.mean(axis=1) - candidate.mean(axis=1)
-
-
-def test_a_corpus_metric_that_is_a_mean_agrees_with_the_sign_flip():
-    generator = rng(4)
-    baseline = generator.random(60)
-    candidate = baseline - generator.normal(0.03, 0.1, 60)
-    ours = corpus_p(mean_drop, baseline, candidate, rng(1), draws=9999)
-    assert ours == pytest.approx(sign_flip_p(baseline - candidate, rng(2), draws=9999), abs=0.02)
-    lower, upper = corpus_bounds(mean_drop, baseline, candidate, 0.05, rng(3))
-    expected = mean_bounds(baseline - candidate, np.ones(60), 0.05, rng())
-    assert (lower, upper) == pytest.approx(expected[:2], abs=0.01)
-
-
-def test_many_draws_are_made_in_blocks_and_none_is_lost():
-    """Of 600,000 values at a time at most a quarter million are drawn at once."""
-    generator = rng(8)
-    baseline = (generator.random(2000) < 0.8).astype(float)
-    candidate = np.where(generator.random(2000) < 0.05, 1 - baseline, baseline)
-    sizes = []
-
-    def counted(ours, theirs):
-        sizes.append(len(ours))
-        return mean_drop(ours, theirs)
-
-    bounds = corpus_bounds(counted, baseline, candidate, 0.05, rng(1), draws=300)
-    assert sizes == [125, 125, 50]
-    chosen = rng(1).integers(0, 2000, size=(300, 2000))
-    assert bounds == tuple(np.quantile(mean_drop(baseline[chosen], candidate[chosen]), [0.05, 0.95]))
-
-
-def test_a_metric_of_sums_is_no_mean_of_items():
-    """Perplexity: exp of summed negative log-likelihood over summed tokens, items of unequal length."""
-    generator = rng(6)
-    tokens = generator.integers(5, 200, 80)
-    nll = tokens * generator.normal(2.0, 0.1, 80)
-    worse = nll + tokens * generator.normal(0.05, 0.05, 80)
-
-    def rise(baseline, candidate):
-        return np.exp(candidate[..., 0].sum(1) / candidate[..., 1].sum(1)) - np.exp(
-            baseline[..., 0].sum(1) / baseline[..., 1].sum(1)
-        )
-
-    base, cand = np.stack([nll, tokens], axis=1), np.stack([worse, tokens], axis=1)
-    assert corpus_p(rise, base, cand, rng(1)) == pytest.approx(1 / 1000)
-    assert corpus_p(rise, cand, base, rng(1)) > 0.99
-    lower, upper = corpus_bounds(rise, base, cand, 0.05, rng(2))
-    assert 0 < lower < float(rise(base[None], cand[None])[0]) < upper
