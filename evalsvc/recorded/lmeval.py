@@ -3,19 +3,17 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalsvc.errors import ConfigError
 from evalsvc.questions import hash_of
 from evalsvc.recorded.declared import LOGLIKELIHOOD, coverage
+from evalsvc.recorded.lmeval_choice import Chosen, choose_all
 from evalsvc.recorded.lmeval_files import TaskFacts, find_samples, read_facts
-from evalsvc.recorded.lmeval_rows import Document, read_documents
+from evalsvc.recorded.lmeval_rows import Document, read_documents, score_name
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.suites.lmeval import tie_of
-
-_LOWER_IS_BETTER = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "wer", "ter"}
 
 
 @dataclass(frozen=True)
@@ -28,58 +26,67 @@ class ArmFiles:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What carries the verdict of a task, and how its rows are named."""
+class Naming:
+    """How the samples of a task are named."""
 
-    metric: str
-    filter: str
     suite: str
     family: str
     cluster: str
     scoring_version: str
 
 
-def read_files(paths: Sequence[Path]) -> ArmFiles:
-    """Reads one arm's samples files and the results files beside them.
+def read_files(paths: Sequence[Path], unnamed: str) -> ArmFiles:
+    """Reads one arm's samples files and the results files beside them; `unnamed` as in `find_samples`.
 
     Raises:
         ConfigError: As `find_samples` and `read_documents`.
     """
-    files, notes = find_samples(paths)
+    files, notes = find_samples(paths, unnamed)
     return ArmFiles({file.task: read_documents(file) for file in files}, read_facts(files), notes)
 
 
 def read_arms(
-    paths: Mapping[str, Sequence[Path]], metric: str | None, filter_: str | None
+    paths: Mapping[str, Sequence[Path]], metric: str | None, filter_: str | None, unnamed: str = "task"
 ) -> tuple[dict[str, list[NewSample]], list[str]]:
     """Samples of each arm, and what a person must know of how they were read.
 
     Args:
         paths: By arm, the baseline first; samples files, or folders of them.
-        metric: What carries the verdict; None takes each task's first metric whose values lie between 0 and 1 in every
-            arm and of which more is better.
-        filter_: Through which filter; None takes the task's first.
+        metric: As `choose_all`.
+        filter_: As `choose_all`.
+        unnamed: The task of files whose names tell none.
 
     Raises:
-        ConfigError: Files that cannot be used, or a task without such a metric.
+        ConfigError: Files that cannot be used, or a task without a metric that can carry a verdict.
     """
-    arms = {arm: read_files(mine) for arm, mine in paths.items()}
+    arms = {arm: read_files(mine, unnamed) for arm, mine in paths.items()}
     facts = _together([files.facts for files in arms.values()])
-    tasks = list(dict.fromkeys(task for files in arms.values() for task in files.documents))
+    tasks: dict[str, list[Document]] = {}
+    for files in arms.values():
+        for task, documents in files.documents.items():
+            tasks.setdefault(task, []).extend(documents)
+    chosen = choose_all(tasks, facts, metric, filter_)
     notes = [note for files in arms.values() for note in files.notes]
-    samples: dict[str, list[NewSample]] = {arm: [] for arm in arms}
-    for task in tasks:
-        mine = {arm: files.documents[task] for arm, files in arms.items() if task in files.documents}
-        chosen, others = _choose(task, [d for documents in mine.values() for d in documents], facts, metric, filter_)
-        beside = f" (stored beside it: {', '.join(others)})" if others else ""
-        notes.append(f"task {task}: {chosen.metric} through filter {chosen.filter}{beside}")
-        for arm, documents in mine.items():
-            version = arms[arm].facts.versions.get(task)
-            known = version is not None and all(task in files.facts.versions for files in arms.values())
-            chosen = replace(chosen, scoring_version=f"lm-eval task {version}" if known else "lm-eval")
-            samples[arm] += [_sample(document, chosen) for document in documents]
-            notes += [f"{arm}: {note}" for note in _oddities(task, documents)]
+    notes += [choice.sentence(task) for task, choice in chosen.items()]
+    samples: dict[str, list[NewSample]] = {}
+    for arm, files in arms.items():
+        samples[arm] = []
+        for task, documents in files.documents.items():
+            name = _naming(task, facts, [other.facts for other in arms.values()], files.facts)
+            samples[arm] += [_sample(document, chosen[task], name) for document in documents]
+            notes += [f"{arm or '--again'}: {note}" for note in _oddities(task, documents)]
     return samples, notes
+
+
+def _naming(task: str, facts: TaskFacts, all_facts: Sequence[TaskFacts], mine: TaskFacts) -> Naming:
+    version = mine.versions.get(task)
+    known = version is not None and all(task in other.versions for other in all_facts)
+    return Naming(
+        suite=facts.suite(task),
+        family=facts.families.get(task, task),
+        cluster=facts.clusters.get(task, ""),
+        scoring_version=f"lm-eval task {version}" if known else "lm-eval",
+    )
 
 
 def _together(found: Sequence[TaskFacts]) -> TaskFacts:
@@ -93,58 +100,18 @@ def _together(found: Sequence[TaskFacts]) -> TaskFacts:
     return facts
 
 
-def _choose(
-    task: str, documents: Sequence[Document], facts: TaskFacts, metric: str | None, filter_: str | None
-) -> tuple[Chosen, list[str]]:
-    """What carries the verdict of a task, and which other scores there are."""
-    names = list(dict.fromkeys(name for document in documents for name in document.values))
-    filters = list(dict.fromkeys(name for _, name in names))
-    through = filter_ if filter_ is not None else next(iter(filters), "none")
-    if filter_ is not None and filter_ not in filters:
-        raise ConfigError(f"task {task} has no filter '{filter_}'; it has {', '.join(filters) or 'none'}")
-    there = [name for name, via in names if via == through]
-    usable = [name for name in there if not _why_not(task, name, through, documents, facts)]
-    if metric is not None and metric not in usable:
-        why = _why_not(task, metric, through, documents, facts) if metric in there else "it is not there"
-        raise ConfigError(
-            f"task {task}: metric '{metric}' through filter {through} carries no verdict: {why}; "
-            f"it has {', '.join(there) or 'no metric of one document'}"
-        )
-    if not usable:
-        listed = ", ".join(there) or "none of one document"
-        raise ConfigError(
-            f"task {task}: no metric from 0 to 1 of which more is better carries a verdict; it has {listed}"
-        )
-    picked = metric or usable[0]
-    suite = facts.suite(task)
-    family = facts.families.get(task, task)
-    cluster = facts.clusters.get(task, "")
-    others = [f"{name}/{via}" if via != through else name for name, via in names if (name, via) != (picked, through)]
-    return Chosen(picked, through, suite, family, cluster, "lm-eval"), others
-
-
-def _why_not(task: str, metric: str, through: str, documents: Sequence[Document], facts: TaskFacts) -> str:
-    if metric in _LOWER_IS_BETTER or (task, metric) in facts.lower_is_better:
-        return "less of it is better"
-    values = [document.values.get((metric, through)) for document in documents]
-    outside = next((value for value in values if value is not None and not 0 <= value <= 1), None)
-    if outside is not None:
-        return f"it has the value {outside:g}, outside 0 to 1"
-    return "" if any(value is not None for value in values) else "no document has a number for it"
-
-
-def _sample(document: Document, chosen: Chosen) -> NewSample:
-    value = document.values.get((chosen.metric, chosen.filter))
+def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
+    value = document.values.get((chosen.score, chosen.filter))
     problem = "" if value is not None else f"lm-eval wrote no number for {chosen.metric} through {chosen.filter}"
     logprobs = document.logprobs if document.scored_by == LOGLIKELIHOOD else []
     if not all(map(math.isfinite, logprobs)):
         problem = "a log-probability is missing or not finite"
     scored_by_choice = document.scored_by == LOGLIKELIHOOD
     item = {
-        "suite": chosen.suite,
+        "suite": name.suite,
         "item_id": f"{document.task}:{document.doc_id}",
-        "family": chosen.family,
-        "cluster": chosen.cluster,
+        "family": name.family,
+        "cluster": name.cluster,
         "metric": chosen.metric,
         "filter": chosen.filter,
         "chance": _chance(document),
@@ -165,7 +132,7 @@ def _sample(document: Document, chosen: Chosen) -> NewSample:
         prompt=prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False),
         answer=_answer(document, logprobs, problem),
         **coverage(document.scored_by, document.texts if not scored_by_choice else None, document.settings),
-        scoring_version=chosen.scoring_version,
+        scoring_version=name.scoring_version,
         scores=() if problem else tuple(_scores(document, logprobs)),
     )
 
@@ -175,7 +142,8 @@ def _scores(document: Document, logprobs: Sequence[float]) -> Iterator[NewScore]
     wrong = "wrong_choice" if document.scored_by == LOGLIKELIHOOD else "wrong_answer"
     for (metric, name), value in document.values.items():
         if value is not None:
-            error = tie or (wrong if 0 <= value < 1 else None)
+            counts = score_name(metric) == metric
+            error = tie or (wrong if counts and 0 <= value < 1 else None)
             yield NewScore(metric=metric, filter=name, value=value, error_class=error)
 
 

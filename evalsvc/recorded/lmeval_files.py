@@ -4,7 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesFile:
-    """One task's samples; `date` is empty where the file's name does not tell it."""
+    """One task's samples; `task` and `date` are empty where the file's name does not tell them."""
 
     path: Path
     task: str
@@ -23,11 +23,12 @@ class SamplesFile:
 
     @classmethod
     def of(cls, path: Path) -> "SamplesFile":
-        """Reads the name that lm-eval gave; another name is a task by its stem."""
+        """Reads the name that lm-eval gave."""
         found = _SAMPLES.fullmatch(path.name)
         if found:
             return cls(path=path, task=found["task"], date=found["date"])
-        return cls(path=path, task=path.stem.removeprefix("samples_"), date="")
+        task = path.stem.removeprefix("samples_") if path.name.startswith("samples_") else ""
+        return cls(path=path, task=task, date="")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,12 @@ class TaskFacts:
         return task
 
 
-def find_samples(paths: Iterable[Path]) -> tuple[list[SamplesFile], list[str]]:
+def find_samples(paths: Iterable[Path], unnamed: str) -> tuple[list[SamplesFile], list[str]]:
     """The samples files of one arm: files as named, and of each folder the newest of each task.
+
+    Args:
+        paths: Files and folders.
+        unnamed: The task of a file whose name tells none; arms whose files have names of their own share it.
 
     Returns:
         The files by task, and a sentence for every folder in which older files were left out.
@@ -75,11 +80,14 @@ def find_samples(paths: Iterable[Path]) -> tuple[list[SamplesFile], list[str]]:
             notes += note
         else:
             found.append(SamplesFile.of(path))
+    found = [file if file.task else replace(file, task=unnamed) for file in found]
     by_task: dict[str, SamplesFile] = {}
     for file in found:
         earlier = by_task.setdefault(file.task, file)
         if earlier is not file:
-            raise ConfigError(f"task {file.task} stands in {earlier.path} and in {file.path}; give one of them")
+            raise ConfigError(
+                f"task {file.task} stands in {earlier.path} and {file.path}; give one, or name them samples_TASK.jsonl"
+            )
     return sorted(found, key=lambda file: file.task), notes
 
 

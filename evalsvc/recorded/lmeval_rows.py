@@ -112,7 +112,8 @@ def _document(where: str, number: int, task: str, row: Mapping[str, Any]) -> Doc
     if any(len(request) > 1 and isinstance(request[1], str) for request in requests):
         scored_by = LOGLIKELIHOOD
     else:
-        scored_by = LOGLIKELIHOOD if responses and _is_pair(_first(responses[0])) else GENERATION
+        whole_text = bool(requests) and all(len(request) == 1 for request in requests)  # a rolling log-likelihood
+        scored_by = LOGLIKELIHOOD if whole_text or (responses and _is_pair(_first(responses[0]))) else GENERATION
     return Document(
         line=number,
         task=task,
@@ -141,15 +142,28 @@ def _requests(arguments: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | None]]:
-    """Metrics of a row that are one number, or null where one should be; lists and texts (of a corpus) are left out."""
+    """Metrics of a row: a number, null where one should be, or the two parts of a metric of the whole corpus.
+
+    Anything else (texts, longer lists) is left out.
+    """
     name = str(row.get("filter", "none"))
     listed = row.get("metrics")
     for metric in listed if isinstance(listed, list) else _unlisted(row):
-        value = row.get(metric)
+        value = row.get(metric) if metric != "bypass" else ""  # 999, which says that nothing was scored
         if isinstance(value, bool | int | float):
             yield (str(metric), name), _finite(value)
         elif value is None:
             yield (str(metric), name), None
+        elif (
+            isinstance(value, list) and len(value) == 2 and all(isinstance(part, bool | int | float) for part in value)
+        ):
+            for i, part in enumerate(value):
+                yield (f"{metric}.{i}", name), _finite(part)
+
+
+def score_name(score: str) -> str:
+    """A metric's name without the number of its part."""
+    return score[:-2] if score.endswith((".0", ".1")) else score
 
 
 def _unlisted(row: Mapping[str, Any]) -> list[str]:

@@ -134,7 +134,7 @@ def _read(sources: Sources) -> tuple[dict[str, list[NewSample]], list[str]]:
                 raise ConfigError(
                     "--scored-by belongs to tables; lm-eval's samples say themselves how they were scored"
                 )
-            return lmeval.read_arms(paths, sources.metric, sources.filter)
+            return lmeval.read_arms(paths, sources.metric, sources.filter, sources.name)
         found = {arm: outcomes.read_arm(mine, sources.name, sources.scored_by) for arm, mine in paths.items()}
         notes = _refuse_lmeval_options(sources)
     return {sources.baseline: found.pop(sources.baseline), **found}, notes

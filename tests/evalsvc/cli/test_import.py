@@ -128,6 +128,27 @@ def test_a_promoted_import_is_a_baseline_for_a_later_one(evalsvc, evalsvc_json, 
     assert code == 0 and document["rows"][0]["b"] == 60
 
 
+def test_a_metric_of_the_whole_corpus_is_judged_by_a_rule_of_the_policy(evalsvc, evalsvc_json, db, tmp_path):
+    for arm, worse in (("a", 0.0), ("b", 0.4)):
+        rows = []
+        for i in range(60):
+            parts = [-40 * (2 + i % 5 / 10 + worse), 40]
+            rows.append({"doc_id": i, "doc": {}, "target": "", "arguments": {"gen_args_0": {"arg_0": f"page {i}"}}})
+            rows[-1] |= {"resps": [[str(parts[0])]], "filter": "none", "metrics": ["word_perplexity"]}
+            rows[-1] |= {"doc_hash": str(i), "prompt_hash": str(i), "word_perplexity": parts}
+        (tmp_path / arm).mkdir()
+        (tmp_path / arm / "samples_wiki.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arms = [f"--arm={arm}={tmp_path / arm}" for arm in "ab"]
+    assert evalsvc("import", "n", "--baseline", "a", *arms, "--db", db)[0] == 0
+    rule = "  - {suite: wiki, metric: word_perplexity, margin: 1.0, better: lower, statistic: perplexity}\n"
+    (tmp_path / "bare.yaml").write_text("name: p\nproof: declared\n")
+    (tmp_path / "rule.yaml").write_text("name: p\nproof: declared\nmargins:\n" + rule)
+    gate = ["gate", "--baseline", "a", "--candidate", "b", "--db", db, "--policy"]
+    assert evalsvc(*gate, tmp_path / "bare.yaml")[0] == 4  # nobody said what a perplexity may lose
+    code, document = evalsvc_json(*gate, tmp_path / "rule.yaml")
+    assert code == 1, document["decisions"][0]["sentence"]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [

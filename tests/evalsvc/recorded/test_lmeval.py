@@ -154,8 +154,11 @@ def test_an_old_file_without_hashes_is_read(samples_file):
             r":2: document 0 has another doc_hash than in line 1",
         ),
         ([{"item": 1, "correct": 1}], r":1: is no lm-eval sample"),
-        ([written_row(0, "x", 1.0, metrics=["bypass"], bypass=999)], r"task t: no metric from 0 to 1 .* it has bypass"),
-        ([written_row(0, "x", 1.0, metrics=["wer"], wer=0.2)], r"task t: no metric from 0 to 1 .* it has wer"),
+        (
+            [written_row(0, "x", 1.0, metrics=["bypass"], bypass=999)],
+            "task t: no metric carries a verdict; it has none",
+        ),
+        ([written_row(0, "x", 1.0, metrics=["wer"], wer=0.2)], "task t: no metric carries a verdict; it has wer"),
         ([written_row(0, "x", 1.0, arguments=None, prompt_hash="")], r":1: has neither arguments nor a prompt_hash"),
         ([], "holds no samples"),
     ],
@@ -165,15 +168,63 @@ def test_what_cannot_carry_a_verdict_is_refused(samples_file, rows, says):
         only([samples_file("a", "t", rows)])
 
 
-def test_a_metric_or_filter_that_is_not_there_names_those_that_are(samples_file):
+def test_a_metric_or_filter_that_no_task_has_names_those_that_are_there(samples_file):
     path = samples_file("a", "t", [written_row(0, "x", 1.0)])
-    with pytest.raises(ConfigError, match=r"metric 'acc' .* it is not there; it has exact_match"):
+    with pytest.raises(ConfigError, match="no task has a metric 'acc'; there are exact_match"):
         only([path], metric="acc")
-    with pytest.raises(ConfigError, match="no filter 'flexible'; it has strict"):
+    with pytest.raises(ConfigError, match="no task has a filter 'flexible'; there are strict"):
         only([path], filter_="flexible")
     path = samples_file("a", "t", [written_row(0, "x", 1.0, metrics=["exact_match", "brier_score"], brier_score=0.1)])
-    with pytest.raises(ConfigError, match="less of it is better"):
+    with pytest.raises(ConfigError, match="less of 'brier_score' is better"):
         only([path], metric="brier_score")
+
+
+def test_a_named_metric_and_filter_count_where_a_task_has_them(samples_file):
+    first = samples_file("a", "t", [written_row(0, "x", 1.0), written_row(0, "x", 0.0, "flexible")])
+    other = samples_file("a", "u", [chosen_row(0, [-1.0, -2.0], 0)])
+    found, _ = only([first, other], metric="acc_norm", filter_="flexible")
+    assert [(s.suite, s.metric, s.filter) for s in found] == [
+        ("t", "exact_match", "flexible"),
+        ("u", "acc_norm", "none"),
+    ]
+
+
+def rolling_row(doc_id, loglikelihood, words):
+    return {
+        "doc_id": doc_id,
+        "doc": {"page": doc_id},
+        "target": "a page",
+        "arguments": {"gen_args_0": {"arg_0": "a page"}},
+        "resps": [[str(loglikelihood)]],
+        "filtered_resps": [str(loglikelihood)],
+        "filter": "none",
+        "metrics": ["word_perplexity", "bits_per_byte"],
+        "doc_hash": f"d{doc_id}",
+        "prompt_hash": "p",
+        "target_hash": "t",
+        "word_perplexity": [loglikelihood, words],
+        "bits_per_byte": [loglikelihood, 5 * words],
+    }
+
+
+def test_a_metric_of_the_whole_corpus_comes_with_its_parts(samples_file):
+    (sample,), notes = only([samples_file("a", "wiki", [rolling_row(0, -120.5, 40)])])
+    assert (sample.metric, sample.scored_by, sample.status) == ("word_perplexity", "loglikelihood", "scored")
+    assert {s.metric: s.value for s in sample.scores} == {
+        "word_perplexity.0": -120.5,
+        "word_perplexity.1": 40.0,
+        "bits_per_byte.0": -120.5,
+        "bits_per_byte.1": 200.0,
+    }
+    assert notes == [
+        "task wiki: word_perplexity through filter none (stored beside it: bits_per_byte); a policy judges it by a "
+        "rule with `metric` and `margin`"
+    ]
+    lost = rolling_row(1, -1.0, 40) | {"word_perplexity": [float("nan"), 40]}
+    assert [s.status for s in only([samples_file("a", "wiki", [rolling_row(0, -120.5, 40), lost])])[0]] == [
+        "scored",
+        "error",
+    ]
 
 
 def test_of_a_folder_the_newest_of_each_task_counts(samples_file, tmp_path):
@@ -183,6 +234,15 @@ def test_of_a_folder_the_newest_of_each_task_counts(samples_file, tmp_path):
     found, notes = only([tmp_path / "a"])
     assert [(s.suite, s.answer) for s in found] == [("t", "new"), ("t_more", "other")]
     assert any(f"1 older file left out; read samples_t_{DATE}.jsonl" in note for note in notes)
+
+
+def test_files_with_names_of_their_own_hold_one_task(samples_file, write):
+    """Else every item of `base.jsonl` would be one that `int4.jsonl` lacks."""
+    line = json.dumps(written_row(0, "x y", 1.0)) + "\n"
+    samples, _ = read_arms({"a": [write("base.jsonl", line)], "b": [write("int4.jsonl", line)]}, None, None, "nightly")
+    assert samples["a"][0].key == samples["b"][0].key and samples["a"][0].suite == "nightly"
+    with pytest.raises(ConfigError, match=r"task task stands in .* name them samples_TASK\.jsonl"):
+        only([write("one.jsonl", line), write("two.jsonl", line)])
 
 
 def test_a_folder_of_several_models_or_of_none_is_refused(samples_file, tmp_path):
