@@ -152,7 +152,8 @@ def _line(row: VerdictRow) -> str:
 
 def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
     names: Sequence[str] = [name for name in ("prefill", "decode") if name in arm.stages] or list(arm.stages)
-    facts = [f"proof {arm.proof_status}" if arm.proof_status else "not measured yet"]
+    unproven = "nothing measured" if arm.status == "finished" else "not measured yet"
+    facts = [f"proof {arm.proof_status}" if arm.proof_status else unproven]
     if totals.answer_tokens is not None:
         facts.append(f"{totals.answer_tokens:,} tokens answered")
     computing = arm.seconds()  # not the samples' own times, which overlap in a batch

@@ -76,4 +76,4 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     if twice is not None:
         raise ConfigError(f"{path}:1: column '{twice}' stands in the header twice")
     if "" in header:
-        raise ConfigError(f"{path}:1: a column has no name")
+        raise ConfigError(f"{path}:1: a column has no name; name it, or leave it out (pandas: `index=False`)")

@@ -7,6 +7,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from evalsvc.dashboards.launch import APP
+from evalsvc.gate import decide_gate
+from evalsvc.policy import Policy
+from evalsvc.recorded.load import Sources, load
+from evalsvc.store import queries, writer
+from evalsvc.store.recording import record_run
+from evalsvc.store.session import open_store
 
 
 @pytest.fixture
@@ -112,3 +118,27 @@ def test_a_file_that_is_no_database_is_one_sentence(run_app, tmp_path):
 
 def test_a_run_that_has_only_begun_is_one_sentence(run_app, opened_database):
     assert "has no samples yet" in run_app(opened_database).info[0].value
+
+
+def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, tmp_path):
+    table = tmp_path / "arms.csv"
+    table.write_text("item,base,other\n" + "".join(f"<b>{i}</b>,1,{int(i > 40)}\n" for i in range(300)))
+    recorded = load(Sources(name="theirs", baseline="base", arms={}, table=table, plans={}))
+    path = tmp_path / "recorded.db"
+    with open_store(path, create=True) as store:
+        found = record_run(store, experiment="theirs", experiment_hash=recorded.experiment_hash, arms=recorded.arms)
+        base, other = queries.arms(store, found.run_id)
+        policy = Policy(name="p", proof="declared")
+        decided = decide_gate(base, other, queries.pairs(store, base, other), policy)
+        writer.save_decision(
+            store, base.id, other.id, policy.sha256, decided.verdict, decided.exit_code, decided.to_json()
+        )
+    page = markup_of(run_app(path))
+    for said in (
+        "▼ REGRESSED",
+        "nothing measured",
+        "recorded: imported from",
+        "no factor differs",
+        "&lt;b&gt;0&lt;/b&gt;",
+    ):
+        assert said in page
