@@ -192,6 +192,16 @@ def test_the_known_answer(name, oracles):
     assert found == pytest.approx(case["expected"], abs=case["tolerance"], rel=0)
 
 
+@pytest.mark.parametrize(
+    ("n", "found", "allowed"),
+    [(32, 31.080936, 20.560670), (1024, 5.494385, 3.634647), (4096, 2.747193, 1.817324), (14042, 1.483729, 0.981517)],
+)
+def test_the_published_table_of_the_unpaired_rule_of_sigma_fifty(oracles, n, found, allowed):
+    """What such a gate finds with power .8, and the drop that it allows, in points: on 1,024 items 3.6."""
+    assert oracles.theta(n, 50, 0.05, 0.2) == pytest.approx(found, abs=5e-7)
+    assert oracles.allowed_drop(n, 50, 0.05) == pytest.approx(allowed, abs=5e-7)
+
+
 @pytest.mark.parametrize(("lost", "gained", "n"), [(6, 16, 161), (41, 17, 1319), (209, 152, 1319), (361, 241, 12032)])
 def test_our_bounds_lie_where_the_intervals_that_we_do_not_use_lie(oracles, lost, gained, n):
     """All are right to the order of one item, and Tango's is the one found without its closed form."""

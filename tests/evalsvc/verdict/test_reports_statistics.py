@@ -6,6 +6,7 @@ from math import isnan, nan
 import numpy as np
 import pytest
 
+from evalsvc.cli.main import main
 from evalsvc.errors import EvidenceError
 from evalsvc.evidence import check_aa
 from evalsvc.gate import decide_gate, judge_counts
@@ -17,7 +18,7 @@ from evalsvc.verdict.corpus import measure_corpus
 from evalsvc.verdict.families import benjamini_hochberg, holm, max_drop_p
 from evalsvc.verdict.history import change_points
 from evalsvc.verdict.measure import measure, measure_counts
-from evalsvc.verdict.paired import smallest_provable_margin
+from evalsvc.verdict.paired import mcnemar_exact, smallest_provable_margin
 from evalsvc.verdict.power import items_to_prove
 from evalsvc.verdict.resample import mean_bounds, sign_flip_p
 from evalsvc.verdict.secondary import choice_signals, spread
@@ -112,6 +113,20 @@ class TestNoDiscordantPair:
         small = gate(table(7, 0, 0, 3), margin_points=1.0)
         assert small.verdict == "INCONCLUSIVE" and small.exit_code == 3
         standard_json(small.to_json())
+
+    @pytest.mark.parametrize(
+        ("counts", "margin", "code"), [((0, 0, 10), 25, 0), ((0, 0, 10), 1, 3), ((12, 2, 200), 1, 1), ((0, 0, 0), 1, 4)]
+    )
+    def test_the_command_exits_with_what_the_counts_can_carry(self, capsys, counts, margin, code):
+        flags = [*zip(("--lost", "--gained", "--items"), counts, strict=True), ("--margin", margin)]
+        with pytest.raises(SystemExit) as left:
+            main(["verdict", *(str(part) for flag in flags for part in flag), "--json"])
+        assert (left.value.code or 0) == code
+        out = capsys.readouterr().out
+        assert (out == "") == (counts[2] == 0)
+        if out:
+            document = json.loads(out, parse_constant=pytest.fail)
+            assert document["p"] == mcnemar_exact(*counts[:2]) and document["exit_code"] == code
 
     def test_no_pair_at_all_is_not_comparable(self):
         found = gate([])
