@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
@@ -26,6 +26,7 @@ def test_published_adjustments():
     assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
 
 
+@settings(max_examples=15)  # statsmodels collects garbage in each call
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_both_are_statsmodels(p):
     for ours, method in ((holm, "holm"), (benjamini_hochberg, "fdr_bh")):
