@@ -9,11 +9,11 @@ from typing import Any
 
 from evalsvc.questions import hash_of
 from evalsvc.recorded.declared import LOGLIKELIHOOD, coverage
+from evalsvc.recorded.lmeval_answers import answer_text, chance_of, oddities, targets_are_indices, tie_among
 from evalsvc.recorded.lmeval_choice import Chosen, choose_all
 from evalsvc.recorded.lmeval_files import TaskFacts, find_samples, read_facts
 from evalsvc.recorded.lmeval_rows import Document, read_documents, score_name
 from evalsvc.store.records import NewSample, NewScore
-from evalsvc.suites.lmeval import tie_of
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,17 @@ class ArmFiles:
 
 @dataclass(frozen=True)
 class Naming:
-    """How the samples of a task are named."""
+    """How the samples of a task are named.
+
+    Attributes:
+        golds: Whether the task's targets are indices of the right choices.
+    """
 
     suite: str
     family: str
     cluster: str
     scoring_version: str
+    golds: bool
 
 
 def read_files(paths: Sequence[Path], unnamed: str) -> ArmFiles:
@@ -65,6 +70,7 @@ def read_arms(
     for files in arms.values():
         for task, documents in files.documents.items():
             tasks.setdefault(task, []).extend(documents)
+    golds = {task: targets_are_indices(documents) for task, documents in tasks.items()}
     chosen = choose_all(tasks, facts, metric, filter_)
     notes = [note for files in arms.values() for note in files.notes]
     notes += [choice.sentence(task) for task, choice in chosen.items()]
@@ -72,13 +78,13 @@ def read_arms(
     for arm, files in arms.items():
         samples[arm] = []
         for task, documents in files.documents.items():
-            name = _naming(task, facts, [other.facts for other in arms.values()], files.facts)
+            name = _naming(task, facts, [other.facts for other in arms.values()], files.facts, golds[task])
             samples[arm] += [_sample(document, chosen[task], name) for document in documents]
-            notes += [f"{arm or '--again'}: {note}" for note in _oddities(task, documents)]
+            notes += [f"{arm or '--again'}: {note}" for note in oddities(task, documents)]
     return samples, notes
 
 
-def _naming(task: str, facts: TaskFacts, all_facts: Sequence[TaskFacts], mine: TaskFacts) -> Naming:
+def _naming(task: str, facts: TaskFacts, all_facts: Sequence[TaskFacts], mine: TaskFacts, golds: bool) -> Naming:
     version = mine.versions.get(task)
     known = version is not None and all(task in other.versions for other in all_facts)
     return Naming(
@@ -86,6 +92,7 @@ def _naming(task: str, facts: TaskFacts, all_facts: Sequence[TaskFacts], mine: T
         family=facts.families.get(task, task),
         cluster=facts.clusters.get(task, ""),
         scoring_version=f"lm-eval task {version}" if known else "lm-eval",
+        golds=golds,
     )
 
 
@@ -114,7 +121,7 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
         "cluster": name.cluster,
         "metric": chosen.metric,
         "filter": chosen.filter,
-        "chance": _chance(document),
+        "chance": chance_of(document),
         "scored_by": document.scored_by,
     }
     settings = {"through": "prefill"} if scored_by_choice else document.settings
@@ -130,7 +137,7 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
         error_class="recorded" if problem else None,
         error_message=problem or None,
         prompt=prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False),
-        answer=_answer(document, logprobs, problem),
+        answer="" if problem and scored_by_choice else answer_text(document, golds=name.golds),
         **coverage(document.scored_by, document.texts if not scored_by_choice else None, document.settings),
         scoring_version=name.scoring_version,
         scores=() if problem else tuple(_scores(document, logprobs)),
@@ -138,7 +145,7 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
 
 
 def _scores(document: Document, logprobs: Sequence[float]) -> Iterator[NewScore]:
-    tie = _tie(logprobs)
+    tie = tie_among(logprobs)
     wrong = "wrong_choice" if document.scored_by == LOGLIKELIHOOD else "wrong_answer"
     for (metric, name), value in document.values.items():
         if value is not None:
@@ -147,70 +154,6 @@ def _scores(document: Document, logprobs: Sequence[float]) -> Iterator[NewScore]
             yield NewScore(metric=metric, filter=name, value=value, error_class=error)
 
 
-def _tie(logprobs: Sequence[float]) -> str | None:
-    return tie_of(logprobs) if logprobs else None
-
-
 def _asked(request: tuple[Any, ...]) -> list[Any]:
     """A request without its prompt and without its settings, which have a hash of their own."""
     return [part for i, part in enumerate(request[1:]) if i or not isinstance(part, dict)]
-
-
-def _answer(document: Document, logprobs: list[float], problem: str) -> str:
-    if document.scored_by != LOGLIKELIHOOD:
-        texts = document.texts
-        return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
-    if problem:
-        return ""
-    answer: dict[str, Any] = {"choices": _choices(document), "logprobs": logprobs}
-    gold = _gold(document, logprobs)
-    return json.dumps(answer if gold is None else {**answer, "gold": gold}, ensure_ascii=False)
-
-
-def _choices(document: Document) -> list[str]:
-    """What differs between the requests: the continuation, or the prompt where all have one continuation."""
-    continuations = [str(request[1]) if len(request) > 1 else "" for request in document.requests]
-    if len(continuations) > 1 and len(set(continuations)) == 1:
-        return [str(request[0]) for request in document.requests]
-    return continuations
-
-
-def _targets(document: Document) -> list[int]:
-    """Indices of the right choices where the target says them, else none."""
-    try:
-        found = json.loads(document.target)
-    except (ValueError, RecursionError):
-        return []
-    found = found if isinstance(found, list) else [found]
-    count = len(document.responses)
-    good = all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < count for i in found)
-    return found if good else []
-
-
-def _gold(document: Document, logprobs: Sequence[float]) -> int | None:
-    """The right choice's index; None where the target does not say one, or lm-eval's `acc` contradicts it."""
-    targets = _targets(document)
-    if len(targets) != 1 or len(logprobs) < 2:
-        return None
-    acc = next((value for (metric, _), value in document.values.items() if metric == "acc"), None)
-    said = float(max(range(len(logprobs)), key=logprobs.__getitem__) == targets[0])
-    return targets[0] if acc in (None, said) else None
-
-
-def _chance(document: Document) -> float:
-    choices = len(document.responses)
-    if document.scored_by != LOGLIKELIHOOD or choices < 2:
-        return 0.0
-    return max(1, len(_targets(document))) / choices
-
-
-def _oddities(task: str, documents: Sequence[Document]) -> Iterator[str]:
-    """What an outage looks like where lm-eval scored it all the same."""
-    total = len(documents)
-    chosen = [d.logprobs for d in documents if d.scored_by == LOGLIKELIHOOD]
-    ties = sum(all(map(math.isfinite, found)) and _tie(found) == "tie" for found in chosen)
-    if ties:
-        yield f"all choices of {ties:,} of {total:,} items of {task} are equally likely: scored by their position"
-    empty = sum(not any(text.strip() for text in d.texts) for d in documents if d.scored_by != LOGLIKELIHOOD)
-    if empty:
-        yield f"{empty:,} of {total:,} answers of {task} are empty, and scored: is it the model or an outage?"
