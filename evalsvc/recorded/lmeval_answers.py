@@ -11,7 +11,7 @@ from evalsvc.suites.lmeval import tie_of
 
 
 def answer_text(document: Document, *, golds: bool) -> str:
-    """The answer as it is stored: text (repeats as a JSON list), or JSON of choices, log-probabilities and the right one.
+    """The answer as it is stored: text (repeats as a JSON list), or JSON of choices, log-probabilities and right one.
 
     Args:
         document: With finite log-probabilities, where it has any.

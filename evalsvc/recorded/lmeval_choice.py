@@ -78,7 +78,7 @@ def _scores(documents: Sequence[Document]) -> dict[str, dict[str, list[float]]]:
 def _choose(
     task: str, scores: Mapping[str, _Values], facts: TaskFacts, metric: str | None, filter_: str | None
 ) -> Chosen:
-    through = filter_ if filter_ in scores else next(iter(scores), "none")
+    through = filter_ if filter_ is not None and filter_ in scores else next(iter(scores), "none")
     there = scores.get(through, {})
     if metric is not None and metric in there and _inverts(task, metric, there, facts):
         raise ConfigError(
