@@ -22,7 +22,9 @@ def promote(
     A name that is taken moves to the new arm; what it meant before stays listed. An arm with planted faults, an
     unfinished one and an A/A are refused.
 
-    Example: evalsvc baseline promote 12:bf16 --name prod --why "release 4.2"
+    \b
+    Example:
+      evalsvc baseline promote 12:bf16 --name prod --why "release 4.2"
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.store import queries
@@ -44,7 +46,9 @@ def promote(
 def ls(db: Db = DEFAULT_DB, json: Json = False) -> None:
     """List every promotion, newest first; the newest of a name counts.
 
-    Example: evalsvc gate --policy P --baseline @prod --candidate fp8
+    \b
+    Example of its use:
+      evalsvc gate --policy P --baseline @prod --candidate fp8
     """
     from dataclasses import asdict
 

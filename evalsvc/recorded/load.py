@@ -85,7 +85,8 @@ def load(sources: Sources) -> Recorded:
             raise ConfigError("--again holds the baseline's own answers once more, which shows no noise")
     for other in (*arms[1:], *([repeated] if repeated else [])):
         name = other.name if other is not repeated else "--again"
-        notes += [f"{name}: {note}; the gate will say INVALID" for note in _unequal(base.samples, other.samples)]
+        faults = [*_unequal(base.samples, other.samples), *_unmet(base, other)]
+        notes += [f"{name}: {fault}; the gate will say INVALID" for fault in faults]
     known = [sources.name, [arm.fingerprint for arm in arms], None if again is None else _digest(again)]
     return Recorded(experiment_hash=hash_of(["recorded", *known]), arms=arms, again=repeated, notes=tuple(notes))
 
@@ -192,6 +193,15 @@ def _digest(samples: Sequence[NewSample]) -> str:
         said = [*sample.key, sample.status, sample.error_message, sample.prompt, sample.answer, scores]
         sha.update(json.dumps(said).encode("ascii"))
     return sha.hexdigest()
+
+
+def _unmet(baseline: NewArm, other: NewArm) -> Iterator[str]:
+    """Declared formats that differ and that no answer of the arm is known to have met."""
+    met = {stage for sample in other.samples if sample.status == "scored" for stage in sample.stage_tokens}
+    for stage, formats in other.stages.items():
+        for key in formats:
+            if stage not in met and formats[key] != baseline.stages[stage].get(key):
+                yield f"no answer is known to have met {stage}.{key}, in which its plan differs"
 
 
 def _unequal(baseline: Sequence[NewSample], other: Sequence[NewSample]) -> Iterator[str]:

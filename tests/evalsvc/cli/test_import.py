@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -217,23 +218,39 @@ def test_killed_in_the_middle_it_leaves_nothing_and_the_next_one_stores_all(eval
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="shared/data/gsm8k_paired is not here")
 def test_published_answers_of_four_systems_to_gsm8k(evalsvc, evalsvc_json, db, declared):
-    """From their table to verdicts, with counts and p as worked out apart."""
+    """From their table to verdicts: all six pairs, both ways, with counts and p as worked out apart."""
+    from statsmodels.stats.contingency_tables import mcnemar
+
     asked = ["import", "gsm8k", "--table", str(SHARED), "--baseline", "6b_verification", "--db", db]
     code, document = evalsvc_json(*asked)
     assert code == 0 and [arm["samples"] for arm in document["arms"]] == [1319] * 4
-    rows = [line.split(",") for line in SHARED.read_text().splitlines()]
-    header, cells = rows[0], rows[1:]
-    for candidate in ("175b_finetuning", "6b_finetuning", "175b_verification"):
-        ours, theirs = header.index("6b_verification"), header.index(candidate)
-        lost = sum(row[ours] == "1" and row[theirs] == "0" for row in cells)
-        gained = sum(row[ours] == "0" and row[theirs] == "1" for row in cells)
-        named = ["--policy", declared, "--baseline", "6b_verification", "--candidate", candidate, "--db", db]
-        code, gated = evalsvc_json("gate", *named)
-        pooled = gated["decisions"][0]["rows"][0]
-        assert (pooled["n"], pooled["b"], pooled["c"]) == (1319, lost, gained)
-        assert pooled["p"] == pytest.approx(binomtest(lost, lost + gained, alternative="greater").pvalue, rel=1e-9)
-        assert code == (1 if pooled["p"] < 0.05 else 0)
-    assert evalsvc_json("compare", "6b_verification", "175b_finetuning", "--db", db)[1]["rows"][0]["b"] == 209
+    header, *rows = [line.split(",") for line in SHARED.read_text().splitlines()]
+    columns = {name: [row[i] == "1" for row in rows] for i, name in enumerate(header) if i}
+    for base, other in combinations(columns, 2):
+        lost, gained = (
+            sum(x and not y for x, y in zip(columns[a], columns[b], strict=True))
+            for a, b in ((base, other), (other, base))
+        )
+        found = [evalsvc_json("compare", *pair, "--db", db)[1]["rows"][0] for pair in ((base, other), (other, base))]
+        assert [(row["n"], row["b"], row["c"]) for row in found] == [(1319, lost, gained), (1319, gained, lost)]
+        for row, worse in zip(found, (lost, gained), strict=True):
+            assert row["p"] == pytest.approx(binomtest(worse, lost + gained, alternative="greater").pvalue, rel=1e-9)
+        two_sided = mcnemar([[0, lost], [gained, 0]], exact=True).pvalue
+        assert min(1, 2 * min(row["p"] for row in found)) == pytest.approx(two_sided, rel=1e-9)
+    named = [
+        "gate",
+        "--policy",
+        declared,
+        "--baseline",
+        "6b_verification",
+        "--candidate",
+        "175b_finetuning",
+        "--db",
+        db,
+    ]
+    code, gated = evalsvc_json(*named)
+    pooled = gated["decisions"][0]["rows"][0]
+    assert (code, pooled["b"], pooled["c"], pooled["verdict"]) == (1, 209, 152, "REGRESSED")
 
 
 def test_it_needs_nothing_but_the_core(asked, db):

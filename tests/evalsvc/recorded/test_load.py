@@ -97,6 +97,18 @@ def test_what_the_gate_will_refuse_is_said_at_once(write, samples_file):
     )
 
 
+def test_a_declared_format_that_no_answer_met_is_said_at_once(write, two):
+    plans = {"a": "w=bf16", "b": "w=fp8,kv=bf16 > w=bf16,kv=fp8"}
+
+    def notes(**changes):
+        return [note.split(",")[0] for note in load(sources(two, plans=plans, **changes)).notes]
+
+    said = "b: no answer is known to have met"
+    assert notes() == [f"{said} prefill.weights", f"{said} decode.kv"]
+    assert notes(scored_by="loglikelihood") == [f"{said} decode.kv"]
+    assert notes(scored_by="generation") == []
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
