@@ -338,7 +338,9 @@ def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None)
         pairs = queries.pairs(store, base, candidate)
         there = complete_looks(looks, pairs, rows)
         seen = average_repeats(up_to(pairs, there))
-        return find_stop(counted_by_suite(seen, differing_factors(base, candidate)), there, policy)
+        wanted = policy.more_sampling is not None
+        choices = (queries.choices(store, base), queries.choices(store, candidate)) if wanted else ({}, {})
+        return find_stop(counted_by_suite(seen, differing_factors(base, candidate)), there, policy, choices)
 
     return Watch(policy.block_items, decide)
 

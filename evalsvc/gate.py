@@ -89,7 +89,7 @@ def decide_gate(
         aa = check_aa(pairs, candidate.address)
     differing = differing_factors(baseline, candidate)
     averaged = average_repeats(pairs)
-    looks, stop = (None, None) if same_arm else look_back(candidate, averaged, differing, policy)
+    looks, stop = (None, None) if same_arm else look_back(candidate, averaged, differing, policy, choices)
     faults = [*find_faults(baseline, candidate, pairs, policy, looks), *aa_faults]
     if looks is not None:
         pairs, averaged = up_to(pairs, looks), up_to(averaged, looks)

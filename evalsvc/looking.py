@@ -7,6 +7,7 @@ uninterrupted one, and the gate as the runner.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from evalsvc.claims import POOLED, Key
 from evalsvc.decision import Stop
@@ -15,8 +16,11 @@ from evalsvc.ordering import Looks, Place, Placed, plan_looks
 from evalsvc.policy import Policy
 from evalsvc.reading import process_of, scored_values, up_to
 from evalsvc.release import family_size
-from evalsvc.store.records import ArmRecord, Pair
+from evalsvc.signals import alarms, signals
+from evalsvc.store.records import ArmRecord, Choices, Pair
 from evalsvc.verdict.sequential import first_decision
+
+BothChoices: TypeAlias = tuple[Mapping[int, Choices], Mapping[int, Choices]]
 
 
 def placed(pair: Pair) -> Placed:
@@ -25,7 +29,7 @@ def placed(pair: Pair) -> Placed:
 
 
 def look_back(
-    candidate: ArmRecord, pairs: Sequence[Pair], differing: Sequence[str], policy: Policy
+    candidate: ArmRecord, pairs: Sequence[Pair], differing: Sequence[str], policy: Policy, choices: BothChoices
 ) -> tuple[Looks | None, Stop | None]:
     """What a sequential design saw of a finished candidate: its looks up to the one that decided, and that one.
 
@@ -34,6 +38,7 @@ def look_back(
         pairs: All its items beside the baseline's, repeats averaged.
         differing: Factors in which the arms differ.
         policy: The design.
+        choices: As in `find_stop`.
 
     Returns:
         None twice for a fixed design; None for the stop where no look decided.
@@ -44,7 +49,7 @@ def look_back(
     if candidate.stopped is not None:
         held = candidate.stopped["items"]
         looks = replace(looks, ends=(*(end for end in looks.ends if end < held), held))
-    stop = find_stop(counted_by_suite(up_to(pairs, looks), differing), looks, policy)
+    stop = find_stop(counted_by_suite(up_to(pairs, looks), differing), looks, policy, choices)
     return (looks, None) if stop is None else (looks.first(stop.items), stop)
 
 
@@ -61,24 +66,33 @@ def complete_looks(looks: Looks, pairs: Sequence[Pair], rows: Mapping[Place, int
     return looks.first(min(missing, default=looks.planned))
 
 
-def find_stop(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy) -> Stop | None:
+def find_stop(
+    counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, choices: BothChoices = ({}, {})
+) -> Stop | None:
     """The first look that decides about a candidate, or None.
 
     REGRESSED: some suite or the pooled row is, at the evidence that its family asks for. PASS: the pooled row passes
-    its margin and every suite its guard, or has all its items. A look decides only if it would whatever became of the
-    items without an answer.
+    its margin and every suite its guard, or has all its items, and no signal that the policy listens to is worse (it
+    asks for more samples). A look decides only if it would whatever became of the items without an answer.
 
     Args:
         counted: Pairs of each suite, each item once.
         looks: Complete blocks, as `complete_looks` gives them.
-        policy: Margins and alpha.
+        policy: Margins, alpha and signals.
+        choices: Log-likelihoods of the baseline's and the candidate's choices, for the signals.
     """
     seen = _words(counted, looks, policy, worst=False)
     unanswered = any(scored_values(pair) is None for members in counted.values() for pair in members)
     worst = _words(counted, looks, policy, worst=True) if unanswered else seen
     for look, words in enumerate(zip(seen, worst, strict=True)):
-        if words[0] and words[0] == words[1]:
-            return Stop(words[0], looks.ends[look], looks.planned, look + 1)
+        if not words[0] or words[0] != words[1]:
+            continue
+        so_far = looks.first(looks.ends[look])
+        if words[0] == "PASS" and not so_far.complete and policy.more_sampling is not None:
+            seen_pairs = {suite: up_to(members, so_far) for suite, members in counted.items()}
+            if alarms(signals(seen_pairs, *choices), policy):
+                continue
+        return Stop(words[0], looks.ends[look], looks.planned, look + 1)
     return None
 
 

@@ -8,7 +8,7 @@ from evalsvc.evidence import counted_by_suite
 from evalsvc.looking import complete_looks, find_stop, placed
 from evalsvc.ordering import plan_looks
 from evalsvc.policy import Policy
-from evalsvc.store.records import Pair, Side
+from evalsvc.store.records import Choices, Pair, Side
 
 POLICY = Policy(name="s", design="sequential", block_items=20, margin_points=5.0, guard_points=20.0)
 DECODE = ("decode.kv",)
@@ -53,11 +53,13 @@ def suite(name: str, n: int, lost: int = 0, **fields) -> list[Pair]:
     return [pair(name, i, 1.0, 0.0 if (i + 1) % step == 0 else 1.0, **fields) for i in range(n)]
 
 
-def decided(pairs: list[Pair], policy: Policy = POLICY, planned: list[Pair] | None = None, differing=DECODE):
+def decided(
+    pairs: list[Pair], policy: Policy = POLICY, planned: list[Pair] | None = None, differing=DECODE, choices=({}, {})
+):
     looks = plan_looks(map(placed, planned or pairs), 1, policy.block_items)
     rows = {p: sum((q.suite, q.item_id) == p for q in planned or pairs) for p in looks.position}
     there = complete_looks(looks, pairs, rows)
-    return find_stop(counted_by_suite(pairs, differing), there, policy)
+    return find_stop(counted_by_suite(pairs, differing), there, policy, choices)
 
 
 def test_a_damaged_suite_decides_among_good_ones():
@@ -131,3 +133,26 @@ def test_clusters_that_flip_as_one_are_one_piece_of_evidence():
     alone = [replace(p, cluster="") for p in items]
     assert decided(alone).word == "REGRESSED"  # pyright: ignore[reportOptionalMemberAccess]
     assert decided(items).items > decided(alone).items  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_signal_that_is_worse_holds_a_pass_back_and_no_regression():
+    """Every right choice's log-likelihood falls by .2 nats: no answer flips, and the policy listens."""
+    listening = Policy(**{**POLICY.model_dump(), "more_sampling": {"signals": ["gold_margin"], "alpha": 0.01}})
+
+    def numbered(pairs: list[Pair]) -> list[Pair]:
+        sides = {"baseline": 0, "candidate": 1000}
+        return [
+            replace(p, **{role: replace(getattr(p, role), sample_id=first + i) for role, first in sides.items()})
+            for i, p in enumerate(pairs)
+        ]
+
+    good, bad = numbered(suite("good", 300)), numbered(suite("good", 300, lost=150))
+    base = {i: Choices((-1.0, -2.0 - i % 7), 0) for i in range(300)}
+    worse = {1000 + i: Choices((-1.2, -2.0 - i % 7), 0) for i in range(300)}
+    same = {1000 + i: found for i, found in base.items()}
+    first = decided(good, listening, choices=(base, same))
+    held = decided(good, listening, choices=(base, worse))
+    assert first is not None and held is not None
+    assert (first.word, held.word) == ("PASS", "PASS") and first.items < held.items == 300
+    assert decided(good, POLICY, choices=(base, worse)) == first
+    assert decided(bad, listening, choices=(base, worse)) == decided(bad, POLICY)
