@@ -66,7 +66,8 @@ def make_claims(counted: Mapping[str, Sequence[Pair]], policy: Policy) -> list[C
     for claim in singled:
         if claim.scope == "family":
             families[claim.key] = claim
-    return [pooled, *suites, *(claim for claim in singled if claim.scope == "metric"), *families.values()]
+    first = [pooled] if together or not any(counted.values()) else []  # else nothing is from 0 to 1
+    return [*first, *suites, *(claim for claim in singled if claim.scope == "metric"), *families.values()]
 
 
 def _by_family(own: Mapping[str, Sequence[Pair]]) -> dict[Key, list[Pair]]:

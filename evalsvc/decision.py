@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evalsvc.budgets import LimitResult
 from evalsvc.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, EXIT_REGRESSED
 from evalsvc.row import Row, plain_json
 from evalsvc.signals import SuiteSignal
@@ -109,6 +110,7 @@ class Decision:
         uncovered_factors: Those that no counted row met.
         pairing_verified: Whether every pair's rendered tokens are known to be equal.
         stop: The look that decided, of a sequential design; None where none did, or the design is fixed.
+        limits: Limits beside the margins: answers cut short, latency, throughput, capacity, cost.
         signals: What log-likelihoods of choices say beside right and wrong. Never a verdict.
         probe: Per stage the KL of the candidate's next-token distributions to the baseline's over a fixed text.
         rows: Pooled, then each suite followed by its metrics and families.
@@ -129,6 +131,7 @@ class Decision:
     pairing_verified: bool
     aa: AAResult | None
     stop: Stop | None = None
+    limits: tuple[LimitResult, ...] = ()
     signals: tuple[SuiteSignal, ...] = ()
     probe: dict[str, Any] = field(default_factory=dict)
     rows: tuple[Row, ...]
@@ -145,11 +148,20 @@ class Decision:
         """Error rate of each direction under the policy."""
         return self.policy["alpha"]
 
+    @property
+    def beside_the_sentence(self) -> tuple[str, ...]:
+        """Further reasons, limits and notes, each once."""
+        limits = (limit.in_words for limit in self.limits)
+        broken = {limit.reason for limit in self.limits}
+        further = (reason for reason in self.reasons[1:] if reason not in broken)
+        return (*further, *limits, *self.notes)
+
     def to_json(self) -> dict[str, Any]:
         """The decision as plain JSON, drops and bounds in points (their keys say so)."""
         document = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
         document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
         document |= {name: None if document[name] is None else asdict(document[name]) for name in ("aa", "stop")}
+        document["limits"] = [asdict(limit) for limit in self.limits]
         document["signals"] = [asdict(signal) for signal in self.signals]
         rows = [row.to_json() for row in self.rows]
         return {"schema": SCHEMA, "exit_code": self.exit_code, **plain_json(document), "rows": rows}

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalsvc.claims import POOLED, Key, make_claims, refuse_rules_about_nothing
+from evalsvc.budgets import check_limits
+from evalsvc.claims import Key, make_claims, refuse_rules_about_nothing
 from evalsvc.decision import AAResult, ArmFace, Decision, Stop, combine_exit_codes
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
@@ -12,16 +13,17 @@ from evalsvc.evidence import (
     counted_by_suite,
     differing_factors,
     find_faults,
+    in_order,
     pairing_verified,
 )
 from evalsvc.looking import look_back
 from evalsvc.policy import Policy
 from evalsvc.reading import up_to
-from evalsvc.release import Outcome, judge, release
+from evalsvc.release import Outcome, judge, release, with_limits
 from evalsvc.row import Row, format_margin, format_p, format_points
 from evalsvc.rows import describe_families, guarded_families, in_table_order, verdict_row, with_numbers, with_verdict
 from evalsvc.signals import more_sampling_notes, signals
-from evalsvc.store.records import ArmRecord, Choices, Pair
+from evalsvc.store.records import ArmRecord, Beside, Pair
 from evalsvc.verdict.measure import measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
 from evalsvc.verdict.rule import decide
@@ -62,7 +64,7 @@ def decide_gate(
     policy: Policy,
     aa: AAResult | None = None,
     aa_faults: Sequence[str] = (),
-    choices: tuple[Mapping[int, Choices], Mapping[int, Choices]] = ({}, {}),
+    beside: tuple[Beside, Beside] = (Beside(), Beside()),
 ) -> Decision:
     """Decides about one candidate.
 
@@ -77,7 +79,7 @@ def decide_gate(
         policy: Margins and rules.
         aa: The baseline's check against itself, where one was run.
         aa_faults: Why that check cannot be used; each is a fault of the decision too.
-        choices: Log-likelihoods of the baseline's and the candidate's choices, for signals beside the verdict.
+        beside: What else is known of the baseline's and the candidate's samples, for signals and budgets.
 
     Raises:
         ConfigError: Baseline and candidate are the same arm, the baseline has planted faults, or the policy guards a
@@ -110,8 +112,10 @@ def decide_gate(
     verdicts = {
         claim.key: verdict_row(claim, rows, seen, worst, bool(faults)) for claim in claims if claim.margin is not None
     }
-    outcome = release(verdicts, seen, worst, policy, faults, same_arm)
-    found = signals(counted, *choices)
+    seconds = (beside[0].seconds, beside[1].seconds)
+    limits = () if same_arm or not pairs else check_limits(baseline, candidate, seconds, counted, policy)
+    outcome = with_limits(release(verdicts, seen, worst, policy, faults, same_arm), limits)
+    found = signals(counted, *(side.choices for side in beside))
     blind = [row.label for row in rows if row.blind]
     verified = pairing_verified(pairs)
     notes = [
@@ -141,6 +145,7 @@ def decide_gate(
         pairing_verified=verified,
         aa=aa,
         stop=stop,
+        limits=limits,
         signals=found,
         probe=candidate.probe or {},
         rows=tuple(in_table_order({k: r for k, r in verdicts.items() if r.scope != "family"}, rows)),
@@ -199,7 +204,8 @@ def _sentence(
     head = outcome.word
     if outcome.severity:
         head += f" ({outcome.severity})"
-    if outcome.word == "PASS" and rows[POOLED].drop_detected:
+    deciding = [rows[key] for key in outcome.deciding]
+    if outcome.word == "PASS" and any(row.drop_detected for row in deciding):
         head += " (drop detected: real, but inside the margin)"
     if candidate.injected:
         head += " [injected]"
@@ -209,11 +215,12 @@ def _sentence(
     if len(outcome.reasons) > 1:
         body += f" (and {len(outcome.reasons) - 1} more)"
     if outcome.word == "INCONCLUSIVE":
-        more = rows[outcome.deciding[0]].more_items
+        more = next((row.more_items for row in deciding if row.more_items), None)
         if more:
             body += f"; about {more:,} more items would decide"
-    if outcome.word == "PASS" and rows[POOLED].factors_met:
-        body += f"; factors met: {', '.join(rows[POOLED].factors_met)}"
+    met = in_order({factor for row in deciding for factor in row.factors_met})
+    if outcome.word == "PASS" and met:
+        body += f"; factors met: {', '.join(met)}"
     if stop and stop.items < stop.planned and outcome.word == stop.word:
         body += f"; decided after {stop.items:,} of {stop.planned:,} items"
     return f"{head}: {body}"

@@ -110,3 +110,52 @@ class MoreSampling(Rule):
             if name in names[:index]:
                 raise Misplaced(f"names {name} twice", index)
         return names
+
+
+_Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Budgets(Rule):
+    """Limits of what an answer may cost. Figures are compared as they were measured, without a test.
+
+    Attributes:
+        device: Device type (`cpu`, `cuda`) that the candidate has to have run on.
+        latency_p50_s: Most seconds of work (waiting in a queue left out) of half of the samples.
+        latency_p95_s: The same of 95 % of them.
+        latency_p99_s: The same of 99 % of them.
+        latency_p50_ratio: Most of the candidate's figure over the baseline's.
+        latency_p95_ratio: As `latency_p50_ratio`.
+        latency_p99_ratio: As `latency_p50_ratio`.
+        throughput_tokens_s: Least tokens that both stages computed a second of their work.
+        throughput_ratio: Least of the candidate's figure over the baseline's.
+        capacity_tokens_per_gib: Least tokens whose keys and values the decode stage holds in a GiB.
+        capacity_ratio: As `throughput_ratio`.
+        cost_per_million_tokens: Most of what the arm's details say of its cost.
+        cost_ratio: As `latency_p50_ratio`.
+    """
+
+    device: Name | None = None
+    latency_p50_s: _Figure | None = None
+    latency_p95_s: _Figure | None = None
+    latency_p99_s: _Figure | None = None
+    latency_p50_ratio: _Figure | None = None
+    latency_p95_ratio: _Figure | None = None
+    latency_p99_ratio: _Figure | None = None
+    throughput_tokens_s: _Figure | None = None
+    throughput_ratio: _Figure | None = None
+    capacity_tokens_per_gib: _Figure | None = None
+    capacity_ratio: _Figure | None = None
+    cost_per_million_tokens: _Figure | None = None
+    cost_ratio: _Figure | None = None
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> "Budgets":
+        if not self.model_fields_set - {"device"}:
+            raise ValueError("names no limit")
+        for lower, higher in (("p50", "p95"), ("p95", "p99"), ("p50", "p99")):
+            ours, theirs = (getattr(self, f"latency_{name}_s") for name in (lower, higher))
+            if ours is not None and theirs is not None and ours > theirs:
+                raise Misplaced(
+                    f"{ours:g} is above latency_{higher}_s {theirs:g}, which it can never reach", f"latency_{lower}_s"
+                )
+        return self

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from evalsvc.errors import ConfigError
-from evalsvc.limits import Margin, Misplaced, MoreSampling, Points, Rule
+from evalsvc.limits import Budgets, Margin, Misplaced, MoreSampling, Points, Rule
 from evalsvc.yamlfile import read_model
 
 
@@ -22,10 +22,13 @@ class Policy(Rule):
         margins: Rules for single suites, families and metrics; each goes before `guard_points`.
         alpha: Error rate of each direction, a proportion.
         max_error_points: Errors of one arm in one suite, in points of its items, above which nothing is decided.
+        max_truncation_points: Answers of one suite cut by their limit, in points of its generated answers. A baseline
+            above it is INVALID, a candidate above it REGRESSED where the rise is proven and INCONCLUSIVE where not.
         proof: Whether an arm whose formats nobody measured may be judged (`declared`) or not (`required`).
         rendering: Whether prompts must have become the same tokens in both arms.
         guards: `listed` names inconclusive suites and lets them pass, `strict` does not.
         inconclusive: What a pipeline does with INCONCLUSIVE: `block` exits 3, `accept` exits 0. The word stays.
+        budgets: Limits of latency, throughput, capacity and cost.
         more_sampling: Which signals ask for more samples.
         design: `fixed` looks once, at all items; `sequential` looks after every block and may stop an arm early.
         block_items: Items between two looks of the sequential design.
@@ -37,11 +40,13 @@ class Policy(Rule):
     margins: list[Margin] = Field(default_factory=list)
     alpha: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.05
     max_error_points: Points = 2.0
+    max_truncation_points: Points | None = None
     proof: Literal["declared", "required"] = "required"
     rendering: Literal["same", "may_differ"] = "same"
     guards: Literal["listed", "strict"] = "listed"
     inconclusive: Literal["block", "accept"] = "block"
     design: Literal["fixed", "sequential"] = "fixed"
+    budgets: Budgets | None = None
     more_sampling: MoreSampling | None = None
     block_items: Annotated[int, Field(ge=1)] = 250
 

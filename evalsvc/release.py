@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from evalsvc.budgets import LimitResult
 from evalsvc.claims import POOLED, Claim, Key
 from evalsvc.ordering import Looks
 from evalsvc.policy import Policy
@@ -150,7 +151,7 @@ class Outcome:
     severity: str | None = None
     reasons: Sequence[str] = ()
     notes: Sequence[str] = ()
-    deciding: Sequence[Key] = (POOLED,)
+    deciding: Sequence[Key] = ()
 
 
 def release(
@@ -171,8 +172,8 @@ def release(
     if word != "INVALID" and imputed != word:
         reason = f"items without an answer could change the verdict from {word} to {imputed}"
         return Outcome(word="INCONCLUSIVE", reasons=[reason], notes=notes)
-    deciding = [key for key, found in words.items() if found == word] or [POOLED]
-    if word == "PASS":
+    deciding = [key for key, found in words.items() if found == word] or list(rows)[:1]
+    if word == "PASS" and POOLED in words:
         deciding = [POOLED]
     if word == "REGRESSED" and same_arm:
         reason = "an arm differs from itself by more than chance at alpha: noise of the instrument, no regression"
@@ -183,6 +184,20 @@ def release(
     return Outcome(
         word=word, severity=severity if word == "REGRESSED" else None, reasons=reasons, notes=notes, deciding=deciding
     )
+
+
+def with_limits(outcome: Outcome, limits: Sequence[LimitResult]) -> Outcome:
+    """The release's word once limits beside the margins are held against it, by the same precedence."""
+    for word in ("INVALID", "REGRESSED", "INCONCLUSIVE"):
+        broken = [limit for limit in limits if limit.word == word]
+        if outcome.word == word or broken:
+            held = outcome.reasons if outcome.word == word else ()
+            severity = outcome.severity if outcome.word == word else None
+            if word == "REGRESSED" and severity is None:
+                severity = broken[0].severity
+            reasons = [*held, *(limit.reason for limit in broken)]
+            return replace(outcome, word=word, severity=severity, reasons=reasons)
+    return outcome
 
 
 def _not_proven(row: Row) -> list[str]:

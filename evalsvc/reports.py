@@ -12,11 +12,12 @@ from evalsvc.row import Row, format_p
 
 MARKDOWN_LIMIT = 65_000  # characters; a comment on GitHub holds 65,536
 _ILLEGAL_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_KINDS = {"REGRESSED": "failure", "INVALID": "error", "INCONCLUSIVE": "skipped"}
 _MARKS = {"PASS": "✅", "REGRESSED": "❌", "INCONCLUSIVE": "❔", "INVALID": "⛔"}
 
 
 def to_junit(decisions: Sequence[Decision]) -> str:
-    """JUnit XML: a suite a candidate, a case for the release and one for each row that carries a verdict.
+    """JUnit XML: a suite a candidate, a case for the release, each row that carries a verdict, and each limit.
 
     REGRESSED is a failure and INVALID an error. An INCONCLUSIVE release is a failure unless the policy accepts it; an
     INCONCLUSIVE row beside it is skipped, since a listed guard does not block.
@@ -31,11 +32,15 @@ def to_junit(decisions: Sequence[Decision]) -> str:
         for row in decision.rows:
             if row.verdict is not None:
                 case = _case(suite, decision, row.label, _sentence(row, decision))
-                kind = {"REGRESSED": "failure", "INVALID": "error", "INCONCLUSIVE": "skipped"}.get(row.verdict)
+                kind = _KINDS.get(row.verdict)
                 if row.blind:
                     kind = "skipped"  # left out of the decision
                 if kind:
                     _outcome(case, kind, row.verdict, _sentence(row, decision))
+        for limit in decision.limits:
+            case = _case(suite, decision, limit.label, limit.in_words)
+            if limit.word in _KINDS:
+                _outcome(case, _KINDS[limit.word], limit.word, limit.in_words)
         for kind, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
             suite.set(name, str(sum(case.find(kind) is not None for case in suite)))
         suite.set("tests", str(len(suite)))
@@ -88,7 +93,7 @@ def to_markdown(decisions: Sequence[Decision], limit: int = MARKDOWN_LIMIT) -> s
             *(_line(row) for row in decision.rows if row.verdict is not None),
         ]
         blocks.append("\n".join(lines) + "\n")
-        said = [*decision.reasons[1:], *decision.notes]
+        said = decision.beside_the_sentence
         if said:
             blocks.append("\n" + "\n".join(f"- {_markdown(line)}" for line in said) + "\n")
         blocks.append(

@@ -13,7 +13,7 @@ from typer.main import get_command
 from evalsvc import errors
 from evalsvc.cli.main import COMMANDS, build_app
 from evalsvc.experiment import ArmConfig, Experiment, load_experiment
-from evalsvc.limits import Margin
+from evalsvc.limits import Margin, MoreSampling
 from evalsvc.policy import Policy, load_policy
 from evalsvc.suites.formats import FormatSuite
 from evalsvc.suites.toolcall import ToolCallSuite
@@ -67,7 +67,7 @@ def test_every_key_of_an_experiment_stands_in_the_readme(key: str) -> None:
     assert re.search(rf"\b{key}\b", README)
 
 
-@pytest.mark.parametrize("key", [*Policy.model_fields, *Margin.model_fields])
+@pytest.mark.parametrize("key", [*Policy.model_fields, *Margin.model_fields, *MoreSampling.model_fields])
 def test_every_key_of_a_policy_stands_in_the_readme(key: str) -> None:
     assert re.search(rf"\b{key}\b", section("The policy file"))
 

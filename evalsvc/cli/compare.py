@@ -36,5 +36,5 @@ def compare(
         from evalsvc.cli.tables import render_decisions
 
         stdout_console().print(render_decisions([decision], families=True))
-    if decision.rows[0].n == 0:
+    if not any(row.n for row in decision.rows):
         raise typer.Exit(EXIT_INVALID)

@@ -27,8 +27,8 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
         faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
     aa = next((check for check in known if check.failed), known[0] if known else None)
     pairs = queries.pairs(store, baseline, candidate, scores_of=policy.metric_suites)
-    choices = queries.choices(store, baseline), queries.choices(store, candidate)
-    return decide_gate(baseline, candidate, pairs, policy, aa, faults, choices)
+    beside = queries.beside(store, baseline), queries.beside(store, candidate)
+    return decide_gate(baseline, candidate, pairs, policy, aa, faults, beside)
 
 
 def stored_aa(store: Store, run_id: int) -> AAResult | None:

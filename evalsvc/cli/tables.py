@@ -140,7 +140,9 @@ def _because(decision: Decision) -> Text:
     word, _, rest = decision.sentence.partition(":")
     text.append(one_line(word), style=STYLES.get(decision.verdict, ""))
     text.append(f":{one_line(rest) and ' ' + one_line(rest)}")
-    for line in (*(decision.reasons[1:] if decision.verdict == "INVALID" else ()), *decision.notes):
+    further = decision.reasons[1:] if decision.verdict == "INVALID" else ()
+    said = [line for line in decision.beside_the_sentence if line in further or line not in decision.reasons]
+    for line in said:
         text.append(f"\n  · {one_line(line)}", style="dim")
     return text
 

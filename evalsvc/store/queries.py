@@ -8,7 +8,7 @@ from sqlalchemy import Row, and_, func, inspect, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Choices, Pair, RunRecord, Side
+from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
 
@@ -191,6 +191,22 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
             )
         )
     return sorted(paired, key=lambda p: (p.suite, p.family, p.item_id, p.through, p.repeat))
+
+
+def beside(store: Store, arm: ArmRecord) -> Beside:
+    """What is read of an arm beside right and wrong."""
+    return Beside(choices=choices(store, arm), seconds=seconds_of_work(store, arm))
+
+
+def seconds_of_work(store: Store, arm: ArmRecord) -> list[float]:
+    """Prefill and decode of each scored sample that was timed; waiting in a queue is left out."""
+    with store.session() as session:
+        query = select(Sample.timings).where(Sample.arm_id == arm.id, Sample.status == "scored")
+        timed = [
+            [timings[name] for name in ("prefill_s", "decode_s") if name in timings]
+            for (timings,) in session.execute(query)
+        ]
+    return [sum(parts) for parts in timed if parts]
 
 
 def choices(store: Store, arm: ArmRecord) -> dict[int, Choices]:

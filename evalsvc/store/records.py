@@ -1,5 +1,6 @@
 """Plain rows that enter and leave the database: no session, no lazy loading."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +98,19 @@ class Choices:
 
     logprobs: tuple[float, ...]
     gold: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What is read of an arm beside right and wrong.
+
+    Attributes:
+        choices: By sample.
+        seconds: Of work on each scored sample.
+    """
+
+    choices: Mapping[int, Choices] = field(default_factory=dict)
+    seconds: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,8 +181,8 @@ def measure_units(
 ) -> Measurement:
     """Measures the mean of a metric in units of its own. A positive drop is worse, whichever way the metric goes.
 
-    As fractions, but without bounds at 1; where no item differs from the others, another one is taken to differ by no
-    more than the range of the values seen.
+    As fractions, but without bounds at 1, and without a largest difference: only where all items differ alike is
+    another one taken to differ by no more than the range of the values seen.
 
     Args:
         baseline: Per item.
@@ -193,8 +193,8 @@ def measure_units(
     """
     sign = 1.0 if better == "higher" else -1.0
     values = np.array([baseline, candidate], dtype=float)
-    alike = np.ptp(values[0] - values[1]) == 0
-    reach = float(np.ptp(values)) or None if alike else None
+    alike = np.ptp(values[0] - values[1]) < 1e-12
+    reach = (float(np.ptp(values)) or None) if alike else None
     found = _measure_means(sign * values, clusters or [""] * len(baseline), alpha, reach)
     return replace(found, baseline_mean=float(values[0].mean()), candidate_mean=float(values[1].mean()))
 
