@@ -64,8 +64,12 @@ def count_once(pairs: Iterable[Pair], differing: Sequence[str]) -> list[Pair]:
 
 def seen_factors(pairs: Iterable[Pair], differing: Sequence[str]) -> tuple[str, ...]:
     """Factors that the scored tokens of any of these pairs met: the differing ones, or all where none differs."""
-    met: set[str] = set().union(*(met_factors(pair) for pair in pairs))
-    return in_order(met.intersection(differing) if differing else met)
+    wanted, met = set(differing or FACTORS), set[str]()
+    for pair in pairs:
+        met |= met_factors(pair) & wanted
+        if met == wanted:
+            break
+    return in_order(met)
 
 
 def counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str]) -> dict[str, list[Pair]]:
@@ -216,14 +220,17 @@ def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
     for field, what in _HASHES.items():
         if getattr(ours, field) != getattr(theirs, field):
             yield f"unequal {what} in the two arms"
-    hashes = {ours.rendered_hash, theirs.rendered_hash} - {None}
-    if len(hashes) > 1 and policy.rendering == "same":
+    if policy.rendering == "same" and _contradict(ours.rendered_hash, theirs.rendered_hash):
         yield "unequal rendered tokens in the two arms (`rendering: may_differ` would accept them)"
-    if len({ours.scoring_version, theirs.scoring_version} - {None}) > 1:
+    if _contradict(ours.scoring_version, theirs.scoring_version):
         yield "scored by unequal versions of the suite's rules in the two arms (start a new run)"
     for reading in _readings(pair, policy):
         if any(side.status == "scored" and read_side(side, reading, pair.metric) is None for side in (ours, theirs)):
             yield _unreadable(reading, pair.metric)
+
+
+def _contradict(ours: str | None, theirs: str | None) -> bool:
+    return ours is not None and theirs is not None and ours != theirs
 
 
 def _readings(pair: Pair, policy: Policy) -> Iterator[Reading]:

@@ -55,7 +55,7 @@ _Value = float | tuple[float, ...]
 
 def own_reading(pair: Pair, policy: Policy) -> Reading:
     """How an item's own metric is read: in its own units where a rule gives it a margin in them."""
-    for family in (pair.family, None):
+    for family in (pair.family, None) if policy.margins else ():
         rule = policy.rule(pair.suite, family, pair.metric)
         if rule is not None and rule.margin is not None:
             return Reading.of(rule)
@@ -72,6 +72,8 @@ def read_side(side: Side | None, reading: Reading = OWN, metric: str = "") -> _V
     """
     if side is None or side.status != "scored":
         return None
+    if reading is OWN:  # every item of every gate passes here, some of them a dozen times
+        return side.value if side.value is not None and 0 <= side.value <= 1 else None
     if reading.of_corpus:
         return _parts(side, reading)
     value = side.value if reading.metric in ("", metric) else side.scores.get(reading.metric)
@@ -96,7 +98,8 @@ def holds(side: Side | None, metric: str | None) -> bool:
 
 def read_pair(pair: Pair, reading: Reading = OWN) -> tuple[_Value, _Value] | None:
     """Both arms' values; None unless both have one."""
-    ours, theirs = (read_side(side, reading, pair.metric) for side in (pair.baseline, pair.candidate))
+    ours = read_side(pair.baseline, reading, pair.metric)
+    theirs = None if ours is None else read_side(pair.candidate, reading, pair.metric)
     return None if ours is None or theirs is None else (ours, theirs)
 
 
@@ -130,7 +133,7 @@ def measure_pairs(
     chosen, values = _usable(pairs, reading, worst, looks)
     if not chosen:
         return None
-    labels = [cluster_label(pair.suite, pair.family, pair.cluster) for pair in chosen]
+    labels = _labels(chosen)
     if reading.of_corpus:
         parts = np.array(values, dtype=float)  # items, arms, parts
         return measure_corpus(reading.statistic, parts[:, 0], parts[:, 1], labels, alpha=alpha, better=reading.better)
@@ -146,7 +149,7 @@ def measure_pairs(
 def process_of(pairs: Sequence[Pair], looks: Looks, *, worst: bool = False) -> Sequential:
     """The e-processes of pairs, fed with what each look saw; arguments as of `measure_pairs`."""
     chosen, values = _usable(pairs, OWN, worst, looks)
-    labels = [cluster_label(pair.suite, pair.family, pair.cluster) for pair in chosen]
+    labels = _labels(chosen)
     differences = [base - cand for base, cand in zip(*_columns(values), strict=True)]
     return feed(differences, labels, _ends(chosen, looks), largest=_largest(chosen, looks))
 
@@ -159,13 +162,18 @@ def _usable(
         pairs = sorted(up_to(pairs, looks), key=lambda pair: looks.position[pair.suite, pair.item_id])
     if worst and not reading.in_units:
         return list(pairs), [_worst(pair, reading) for pair in pairs]
-    read = [(pair, found) for pair in pairs if (found := read_pair(pair, reading)) is not None]
-    return [pair for pair, _ in read], [found for _, found in read]
+    read = [read_pair(pair, reading) for pair in pairs]
+    chosen = [pair for pair, found in zip(pairs, read, strict=True) if found is not None]
+    return chosen, [found for found in read if found is not None]
 
 
 def _worst(pair: Pair, reading: Reading) -> tuple[_Value, _Value]:
-    ours, theirs = (read_side(side, reading, pair.metric) for side in (pair.baseline, pair.candidate))
+    ours, theirs = read_side(pair.baseline, reading, pair.metric), read_side(pair.candidate, reading, pair.metric)
     return 1.0 if ours is None else ours, 0.0 if theirs is None else theirs
+
+
+def _labels(pairs: Sequence[Pair]) -> list[str]:
+    return [pair.cluster and cluster_label(pair.suite, pair.family, pair.cluster) for pair in pairs]
 
 
 def _columns(values: Sequence[tuple[_Value, _Value]]) -> tuple[list[float], list[float]]:
