@@ -91,6 +91,7 @@ def decide_gate(
         aa = check_aa(pairs, candidate.address)
     differing = differing_factors(baseline, candidate)
     averaged = average_repeats(pairs)
+    choices = beside[0].choices, beside[1].choices
     looks, stop = (None, None) if same_arm else look_back(candidate, averaged, differing, policy, choices)
     faults = [*find_faults(baseline, candidate, pairs, policy, looks), *aa_faults]
     if looks is not None:
@@ -115,7 +116,7 @@ def decide_gate(
     seconds = (beside[0].seconds, beside[1].seconds)
     limits = () if same_arm or not pairs else check_limits(baseline, candidate, seconds, counted, policy)
     outcome = with_limits(release(verdicts, seen, worst, policy, faults, same_arm), limits)
-    found = signals(counted, *(side.choices for side in beside))
+    found = signals(counted, *choices)
     blind = [row.label for row in rows if row.blind]
     verified = pairing_verified(pairs)
     notes = [
