@@ -14,7 +14,6 @@ fifth of alpha and of the fixed test, taken once over all planned items, at the 
     p = min(1, 5 / E_max, 1.25 p_fixed)
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from math import exp, log
 
@@ -51,8 +50,7 @@ class Sequential:
     def __init__(self, largest: int = 1) -> None:
         self._largest = largest
         self._kinds: dict[tuple[float, float], int] = {}
-        self._seen: Counter[int] = Counter()
-        self._looks: list[Counter[int]] = []
+        self._seen = np.zeros((0, 0))  # units of each kind up to each look. Shape: (looks, kinds)
 
     def add(self, totals: Sequence[float], sizes: Sequence[int] | None = None) -> None:
         """Takes one complete block: after it there is one look more.
@@ -61,9 +59,14 @@ class Sequential:
             totals: T of each unit.
             sizes: n of each unit; None where each is one item.
         """
-        for unit in zip(totals, sizes or [1] * len(totals), strict=True):
-            self._seen[self._kinds.setdefault(unit, len(self._kinds))] += 1
-        self._looks.append(self._seen.copy())
+        units = zip(totals, sizes or [1] * len(totals), strict=True)
+        block = [self._kinds.setdefault(unit, len(self._kinds)) for unit in units]
+        looks, kinds = self._seen.shape
+        seen = np.zeros((looks + 1, len(self._kinds)))
+        seen[:-1, :kinds] = self._seen
+        seen[-1] = seen[-2] if looks else 0
+        seen[-1] += np.bincount(np.array(block, dtype=int), minlength=len(self._kinds))
+        self._seen = seen
 
     def above(self, drop: float) -> np.ndarray:
         """log e-values against "the drop is at most `drop`" (a proportion above -1), the largest up to each look."""
@@ -76,21 +79,18 @@ class Sequential:
     def bounds(self, level: float) -> tuple[float, float]:
         """Lower and upper bound of the drop, each wrong with probability `level` at most, whenever one looks."""
         wanted = -log(level)
-        if not self._looks:
+        if not len(self._seen):
             return -1.0, 1.0
         upper = _smallest(lambda drop: bool(self.below(drop)[-1] >= wanted))
         lower = -_smallest(lambda rise: bool(self.above(-rise)[-1] >= wanted))
         return lower, upper
 
     def _highest(self, bets: np.ndarray, drop: float) -> np.ndarray:
-        if not self._looks:
-            return np.zeros(0)
         if not self._kinds:
-            return np.zeros(len(self._looks))
+            return np.zeros(len(self._seen))
         kinds = np.array(list(self._kinds))
         factors = np.log1p(np.multiply.outer((kinds[:, 0] - drop * kinds[:, 1]) / self._largest, bets))
-        seen = np.array([[look[kind] for kind in range(len(kinds))] for look in self._looks], dtype=float)
-        return np.maximum.accumulate(np.logaddexp.reduce(seen @ factors, axis=1) - log(len(bets)))
+        return np.maximum.accumulate(np.logaddexp.reduce(self._seen @ factors, axis=1) - log(len(bets)))
 
 
 def _smallest(rejected: Callable[[float], bool]) -> float:
