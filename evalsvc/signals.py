@@ -6,6 +6,7 @@ from math import ceil, isfinite
 
 import numpy as np
 
+from evalsvc.ordering import cluster_label
 from evalsvc.policy import Policy
 from evalsvc.row import Row, format_p
 from evalsvc.store.records import Choices, Pair
@@ -56,7 +57,7 @@ def signals(
     found = []
     for suite, pairs in counted.items():
         both = [
-            (ours, theirs)
+            (ours, theirs, cluster_label(suite, pair.family, pair.cluster))
             for pair in pairs
             if pair.baseline is not None
             and pair.candidate is not None
@@ -65,10 +66,11 @@ def signals(
             and (ours.gold, len(ours.logprobs)) == (theirs.gold, len(theirs.logprobs))
         ]
         measured = choice_signals(
-            [ours.logprobs for ours, _ in both],
-            [theirs.logprobs for _, theirs in both],
-            [ours.gold for ours, _ in both],
+            [ours.logprobs for ours, _, _ in both],
+            [theirs.logprobs for _, theirs, _ in both],
+            [ours.gold for ours, _, _ in both],
             np.random.default_rng(len(both)),
+            [label for _, _, label in both],
         )
         found += [SuiteSignal(suite=suite, **vars(signal)) for signal in measured]
     return tuple(found)

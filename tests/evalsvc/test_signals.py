@@ -1,5 +1,7 @@
 """Signals beside the verdict: where they come from, and that they ask and never decide."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,17 @@ def test_they_are_the_choice_signals_of_each_suite():
     assert [(s.suite, s.name, s.n, s.mean, s.p) for s in found] == [("tasks", *vars(s).values()) for s in expected]
     assert {s.name for s in found} == {"gold_margin", "brier", "gold_probability"}
     assert found[0].mean == pytest.approx(0.05, abs=0.005) and found[0].p < 0.01
+
+
+def test_items_of_one_cluster_are_one_event():
+    """Twenty items under one prefix shift together: as items they would shout; four prefixes never say less than 1/8."""
+    alone = pairs(80)
+    tied = [replace(pair, cluster=f"prefix{i // 20}") for i, pair in enumerate(alone)]
+    (base, still), (_, shifted) = made(80, 0.0), made(80, 0.4)
+    cand = {**still, **{1000 + i: shifted[1000 + i] for i in range(20)}}
+    loud, quiet = (signals({"tasks": some}, base, cand) for some in (alone, tied))
+    assert [one.mean for one in loud] == pytest.approx([one.mean for one in quiet])
+    assert max(one.p for one in loud) < 0.01 and min(one.p for one in quiet) >= 2 / 2**4
 
 
 def test_items_whose_choices_are_not_known_in_both_arms_are_left_out():
