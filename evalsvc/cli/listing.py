@@ -70,6 +70,7 @@ def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
         ("plan", arm.plan),
         ("injected", injected),
         ("status", arm.status),
+        ("stopped", _stopped(arm)),
         ("samples", f"{totals.samples:,} of {arm.expected:,}, {totals.errors} errors, {totals.skipped} skipped"),
         ("tokens", _tokens(totals)),
         ("computing", seconds),
@@ -85,6 +86,12 @@ def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
     if arm.proof:
         parts += [Text(""), _proof_table(arm.proof)]
     return Group(*parts)
+
+
+def _stopped(arm: ArmRecord) -> str | None:
+    if arm.stopped is None:
+        return None
+    return f"{arm.stopped['word']} after {arm.stopped['items']:,} of {arm.stopped['planned']:,} items"
 
 
 def _tokens(totals: ArmTotals) -> str | None:

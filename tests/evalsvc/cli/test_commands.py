@@ -206,3 +206,16 @@ def test_a_table_in_a_wide_terminal_has_its_factors_beside_the_numbers(evalsvc, 
     monkeypatch.setenv("COLUMNS", "120")
     _, out, _ = evalsvc(*gate(policy, db, "good", "bad"))
     assert "factors met" in out and "met by" not in out and all(len(line) <= 120 for line in out.splitlines())
+
+
+def test_show_says_where_an_arm_was_stopped(evalsvc, evalsvc_json, db):
+    from evalsvc.store import queries, writer
+    from evalsvc.store.session import open_store
+
+    stopped = {"word": "REGRESSED", "items": 60, "planned": 1200, "looks": 2}
+    with open_store(db) as store:
+        bad = queries.resolve_arm(store, "bad")
+        writer.stop_arm(store, bad.id, stopped)
+    assert "REGRESSED after 60 of 1,200 items" in evalsvc("show", "1:bad", "--db", db)[1]
+    assert "after" not in evalsvc("show", "1:good", "--db", db)[1]
+    assert evalsvc_json("show", "1:bad", "--db", db)[1]["details"]["stopped"] == stopped
