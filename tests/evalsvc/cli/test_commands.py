@@ -218,4 +218,4 @@ def test_show_says_where_an_arm_was_stopped(evalsvc, evalsvc_json, db):
         writer.stop_arm(store, bad.id, stopped)
     assert "REGRESSED after 60 of 1,200 items" in evalsvc("show", "1:bad", "--db", db)[1]
     assert "after" not in evalsvc("show", "1:good", "--db", db)[1]
-    assert evalsvc_json("show", "1:bad", "--db", db)[1]["details"]["stopped"] == stopped
+    assert evalsvc_json("show", "1:bad", "--db", db)[1]["arm"]["details"]["stopped"] == stopped
