@@ -83,7 +83,7 @@ def test_they_are_the_choice_signals_of_each_suite():
 
 
 def test_items_of_one_cluster_are_one_event():
-    """Twenty items under one prefix shift together: as items they would shout; four prefixes never say less than 1/8."""
+    """Twenty items under one prefix shift together: as items they shout; four prefixes never say less than 1/8."""
     alone = pairs(80)
     tied = [replace(pair, cluster=f"prefix{i // 20}") for i, pair in enumerate(alone)]
     (base, still), (_, shifted) = made(80, 0.0), made(80, 0.4)
