@@ -14,7 +14,7 @@ def accuracy_bounds(
 ) -> tuple[float, float]:
     """One-sided lower and upper bound of a mean of values from 0 to 1.
 
-    Clopper & Pearson 1934 for independent 0/1 values; t (or BCa under 30) on items or on clusters otherwise. Clustered
+    Clopper & Pearson 1934 for independent 0/1 values; `resample.mean_bounds` of items or clusters otherwise. Clustered
     0/1 values take the wider of both, since clusters that are all alike say nothing.
 
     Args:

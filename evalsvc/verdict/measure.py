@@ -132,7 +132,8 @@ def measure(
     as independent given that cluster (between clusters nothing was seen at all), and marked `few_clusters`.
 
     Where a value lies between 0 and 1 (partial credit, a mean over repeats) the p is that of sign-flips and the bound
-    t's, or the BCa bootstrap's under 30 items or clusters (`resample`). The draws are the same each time.
+    the widest of t's, a score bound and, under 30 items or clusters, the BCa bootstrap's (`resample.mean_bounds`). The
+    draws are the same each time.
 
     Args:
         baseline: From 0 to 1 per item.
