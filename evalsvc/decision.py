@@ -10,7 +10,7 @@ from evalsvc.row import Row, plain_json
 from evalsvc.signals import SuiteSignal
 from evalsvc.store.records import ArmRecord
 
-SCHEMA = "evalsvc.decision/1"
+SCHEMA = "evalsvc.decision/2"  # its JSON schema: schemas/decision.json
 EXIT_CODES = {
     "PASS": EXIT_PASS,
     "REGRESSED": EXIT_REGRESSED,
@@ -39,7 +39,13 @@ def legend(decisions: Iterable["Decision"]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmFace:
-    """What a decision says of an arm."""
+    """What a decision says of an arm, and where it came from.
+
+    Attributes:
+        experiment_hash: Of everything that the run was asked.
+        stages: Per stage formats, checkpoint hash, hash of scales, and fault.
+        details: Hashes of tokenizer and calibration, engine version, device class, and whatever else the target knew.
+    """
 
     address: str
     id: int
@@ -49,6 +55,10 @@ class ArmFace:
     plan: str
     injected: dict[str, Any]
     proof_status: str | None
+    experiment: str
+    experiment_hash: str
+    stages: dict[str, Any]
+    details: dict[str, Any]
 
     @classmethod
     def of(cls, arm: ArmRecord) -> "ArmFace":
@@ -71,6 +81,11 @@ class AAResult:
     def discordance(self) -> float:
         """Share of items that flipped though nothing differed."""
         return (self.lost + self.gained) / self.n
+
+    @property
+    def found(self) -> dict[str, float | bool]:
+        """Discordance in points, and whether the check failed."""
+        return {"discordance_points": 100 * self.discordance, "failed": self.failed}
 
     @property
     def failed(self) -> bool:
@@ -160,8 +175,10 @@ class Decision:
         """The decision as plain JSON, drops and bounds in points (their keys say so)."""
         document = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
         document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
-        document |= {name: None if document[name] is None else asdict(document[name]) for name in ("aa", "stop")}
+        document["stop"] = None if self.stop is None else asdict(self.stop)
+        document["aa"] = None if self.aa is None else {**asdict(self.aa), **self.aa.found}
         document["limits"] = [asdict(limit) for limit in self.limits]
         document["signals"] = [asdict(signal) for signal in self.signals]
         rows = [row.to_json() for row in self.rows]
-        return {"schema": SCHEMA, "exit_code": self.exit_code, **plain_json(document), "rows": rows}
+        head = {"schema": SCHEMA, "exit_code": self.exit_code, "alpha": self.alpha}
+        return {**head, **plain_json(document), "rows": rows}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from evalsvc.decision import Decision, combine_exit_codes, legend
-from evalsvc.row import Row, format_p
+from evalsvc.row import Row, format_p, format_points
 
 MARKDOWN_LIMIT = 65_000  # characters; a comment on GitHub holds 65,536
 _ILLEGAL_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -98,10 +98,19 @@ def to_markdown(decisions: Sequence[Decision], limit: int = MARKDOWN_LIMIT) -> s
             blocks.append("\n" + "\n".join(f"- {_markdown(line)}" for line in said) + "\n")
         blocks.append(
             f"\nplan `{decision.candidate.plan}`, fingerprint `{decision.candidate.fingerprint[:12]}` against "
-            f"`{decision.baseline.fingerprint[:12]}`, policy `{decision.policy_sha256[:12]}`\n"
+            f"`{decision.baseline.fingerprint[:12]}`, experiment `{decision.candidate.experiment_hash[:12]}`, policy "
+            f"`{decision.policy_sha256[:12]}`; {_discordance(decision)}\n"
         )
     blocks.append(f"\n{legend(decisions)}\n")
     return _within(blocks, limit)
+
+
+def _discordance(decision: Decision) -> str:
+    """How many items flipped, beside how many do where nothing differs."""
+    flipped = decision.rows[0].discordance if decision.rows else None
+    ours = "unknown" if flipped is None else f"{format_points(flipped)} points"
+    aa = "no A/A was run" if decision.aa is None else f"A/A {format_points(decision.aa.discordance)}"
+    return f"discordance {ours} ({aa})"
 
 
 def _within(blocks: Sequence[str], limit: int) -> str:

@@ -1,5 +1,6 @@
 """Decisions about arms in a database, for the commands that print them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from evalsvc.evidence import aa_faults
@@ -19,7 +20,7 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
     known: list[AAResult] = []
     faults: list[str] = []
     for run_id in dict.fromkeys((baseline.run_id, candidate.run_id)):
-        repeat = _repeat(store, run_id)
+        repeat = _repeat(store, run_id, policy.metric_suites)
         if repeat is None:
             continue
         check = check_aa(repeat.pairs, repeat.again.address)
@@ -44,9 +45,9 @@ class _Repeat:
     pairs: list[Pair]
 
 
-def _repeat(store: Store, run_id: int) -> _Repeat | None:
+def _repeat(store: Store, run_id: int, scores_of: Collection[str] = ()) -> _Repeat | None:
     again = queries.aa_of(store, run_id)
     first = next((arm for arm in queries.arms(store, run_id) if again and arm.name == again.name), None)
     if again is None or first is None:
         return None
-    return _Repeat(first, again, queries.pairs(store, first, again))
+    return _Repeat(first, again, queries.pairs(store, first, again, scores_of=scores_of))

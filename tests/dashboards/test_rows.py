@@ -25,10 +25,10 @@ def test_rows_are_the_gates_rows(database):
 
 
 def test_a_decision_of_another_schema_is_refused_in_words():
-    with pytest.raises(ValueError, match=r"has schema 'evalsvc\.decision/9', this page reads evalsvc\.decision/1"):
+    with pytest.raises(ValueError, match=r"has schema 'evalsvc\.decision/9', this page reads evalsvc\.decision/2"):
         rows_of({"schema": "evalsvc.decision/9", "rows": []})
     with pytest.raises(ValueError, match="lacks 'level'; decide it again"):
-        rows_of({"schema": "evalsvc.decision/1", "rows": [{}]})
+        rows_of({"schema": "evalsvc.decision/2", "rows": [{}]})
 
 
 def test_a_view_holds_every_candidate_and_the_gates_own_aa(database):

@@ -387,7 +387,7 @@ def test_precedence(codes, expected):
 def test_the_json_carries_what_the_sentence_and_the_exit_code_say():
     decision = decide(suite("tasks", 80) + suite("formats", 60, 40))
     document = json.loads(json.dumps(decision.to_json(), allow_nan=False))
-    assert document["schema"] == "evalsvc.decision/1"
+    assert document["schema"] == "evalsvc.decision/2"
     assert (document["verdict"], document["exit_code"]) == (decision.verdict, decision.exit_code)
     assert document["sentence"] == decision.sentence and document["policy"]["margin_points"] == 5.0
     assert [r["level"] for r in document["rows"]] == ["pooled", "suite", "family", "suite", "family"]

@@ -27,6 +27,10 @@ def face(name, **fields):
         "plan": "w=bf16,kv=bf16 > w=bf16,kv=fp8:token-head",
         "injected": {},
         "proof_status": "matched",
+        "experiment": "demo",
+        "experiment_hash": "fedcba9876543210" * 4,
+        "stages": {"prefill": {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": None}},
+        "details": {"tokenizer": "abc", "engine": "def", "device": "cpu:AVX512"},
     }
     return ArmFace(**{**defaults, **fields})
 

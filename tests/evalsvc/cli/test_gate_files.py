@@ -1,13 +1,18 @@
 """`evalsvc gate` as a pipeline calls it: files beside the table, exit codes of the installed command."""
 
 import json
+import os
+import re
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from evalsvc.decision import EXIT_CODES
 from evalsvc.store import writer
 from evalsvc.store.session import open_store
 
@@ -61,3 +66,91 @@ def test_exit_codes_of_the_installed_command(db, tmp_path, add_arm, candidate, c
     done = subprocess.run([COMMAND, *arguments(path, db, candidate)], capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+SAYS = re.compile(r"lost ([\d,]+), gained ([\d,]+) of ([\d,]+); .*?margin ([\d.]+)")
+TABLE = re.compile(
+    r"^  (\S+) +(PASS|REGRESSED|INCONCLUSIVE|INVALID)[a-z :]*? +(\d+) +(\d+) +(\d+) .* ([\d.]+)(?:  |$)", re.M
+)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "word"),
+    [("good", "PASS"), ("bad", "REGRESSED"), ("weak", "INCONCLUSIVE"), ("unproven", "INVALID")],
+)
+def test_table_json_junit_markdown_and_exit_code_agree(evalsvc, db, tmp_path, add_arm, monkeypatch, candidate, word):
+    """Word, b, c, n and margin of every row that carries a verdict, out of four printed forms; the code beside them."""
+    with open_store(db) as store:
+        add_arm(store, 1, "weak", lost=2, decode={"kv": "fp8"})
+        add_arm(store, 1, "unproven", decode={"kv": "fp8"}, finish=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    path, files = tmp_path / "policy.yaml", {kind: tmp_path / f"out.{kind}" for kind in ("json", "xml", "md")}
+    path.write_text("name: p\nmargin_points: 3\nguard_points: 15\n")
+    asked = ["--json-file", files["json"], "--junit", files["xml"], "--markdown", files["md"]]
+    code, out, _ = evalsvc(*arguments(path, db, candidate, *asked))
+
+    document = json.loads(files["json"].read_text())
+    (decision,) = document["decisions"]
+    schema = json.loads(resources.files("evalsvc").joinpath("schemas/decision.json").read_text())
+    Draft202012Validator(schema).validate(decision)
+    rows = {
+        row["suite"] or "pooled": (row["verdict"], row["b"], row["c"], row["n"], row["margin_points"])
+        for row in decision["rows"]
+        if row["verdict"] is not None
+    }
+    assert set(rows) == {"pooled", "tasks", "tools"}
+    assert decision["verdict"] == word and code == decision["exit_code"] == document["exit_code"] == EXIT_CODES[word]
+
+    table = {m[1]: (m[2], int(m[3]), int(m[4]), int(m[5]), float(m[6])) for m in TABLE.finditer(out)}
+    assert table == rows and f"1:{candidate} {word}" in out
+
+    root = ElementTree.fromstring(files["xml"].read_text())
+    junit = {}
+    for case in root.iter("testcase"):
+        said, name = case.findtext("system-out") or "", case.get("name", "")
+        if name == "release":
+            assert said.startswith(word) and (case.find("failure") is None and case.find("error") is None) == (
+                code == 0
+            )
+            continue
+        found = SAYS.search(said)
+        assert found
+        key = "pooled" if name == "all suites pooled" else name.removeprefix("suite ")
+        junit[key] = (re.split(r"\W", said)[0], *map(int, found.groups()[:3]), float(found[4]))
+    assert junit == rows
+
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in files["md"].read_text().splitlines()]
+    markdown = {
+        cells[0].strip("*"): (cells[1].split(" ")[0], *map(int, cells[2:5]), float(cells[8]))
+        for cells in lines
+        if len(cells) == 9 and cells[2].isdecimal()
+    }
+    assert markdown == rows and f"exit code {code}" in files["md"].read_text()
+
+
+def installed(command, **environment):
+    done = subprocess.run(
+        [COMMAND, *command], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def test_no_samples_are_4(policy, db):
+    with open_store(db) as store:
+        run_id = writer.open_run(store, experiment="e", experiment_hash="y", resolved={}, baseline="base", seed=0)
+        common = {"plan": "w=bf16", "stages": {"prefill": {}, "decode": {}}, "injected": {}, "details": {}}
+        for name in ("base", "none"):
+            writer.open_arm(store, run_id, name=name, fingerprint=name, expected=0, **common)
+    sides = ["--baseline", f"{run_id}:base", "--candidate", f"{run_id}:none"]
+    code, said = installed(["gate", "--policy", policy, *sides, "--db", db])
+    assert code == 4 and "INVALID: no samples" in said
+
+
+def test_an_uncaught_exception_of_the_installed_command_is_2(policy, db, tmp_path):
+    """Python runs `sitecustomize` at its start; here it breaks the gate in a way that nothing of ours expects."""
+    code = (
+        "import evalsvc.gate\ndef broken(*a, **k): raise ZeroDivisionError('odd')\nevalsvc.gate.decide_gate = broken\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(code)
+    code, said = installed(arguments(policy, db, "good"), PYTHONPATH=str(tmp_path))
+    assert code == 2 and "unexpected ZeroDivisionError: odd" in said and "Traceback" not in said
