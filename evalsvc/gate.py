@@ -136,7 +136,7 @@ def decide_gate(
         sentence=_sentence(outcome, verdicts, candidate, policy, same_arm, stop),
         reasons=tuple(outcome.reasons),
         notes=tuple(notes),
-        policy=policy.model_dump(mode="json"),
+        policy=policy.model_dump(mode="json", exclude_none=True),
         policy_sha256=policy.sha256,
         baseline=ArmFace.of(baseline),
         candidate=ArmFace.of(candidate),

@@ -78,7 +78,7 @@ class Margin(Rule):
             if self.margin_points is None and self.floor_points is None:
                 raise ValueError("names no limit; give margin_points, floor_points, or a metric's margin")
             for name in ("better", "statistic"):
-                if name in self.model_fields_set:
+                if getattr(self, name) != type(self).model_fields[name].default:
                     raise Misplaced("belongs to a margin in a metric's own units (`metric` and `margin`)", name)
         else:
             if self.metric is None:

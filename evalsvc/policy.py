@@ -102,7 +102,7 @@ class Policy(Rule):
     @property
     def sha256(self) -> str:
         """Hash of the whole policy, stored with every decision made under it."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.model_dump(exclude_none=True), sort_keys=True).encode()).hexdigest()
 
 
 def load_policy(path: str | Path) -> Policy:

@@ -60,7 +60,7 @@ def choice_signals(
     falls = falls[usable]
     if not len(falls):
         return []
-    units = falls if clusters is None else _totals(falls, [clusters[i] for i in np.flatnonzero(usable)])
+    units = falls if clusters is None else _totals(falls, [clusters[int(i)] for i in np.flatnonzero(usable)])
     ps = two_sided_p(sign_flips(units, rng, draws=1999))
     return [
         Signal(name, len(falls), float(mean), float(p))

@@ -137,7 +137,9 @@ def test_clusters_that_flip_as_one_are_one_piece_of_evidence():
 
 def test_a_signal_that_is_worse_holds_a_pass_back_and_no_regression():
     """Every right choice's log-likelihood falls by .2 nats: no answer flips, and the policy listens."""
-    listening = Policy(**{**POLICY.model_dump(), "more_sampling": {"signals": ["gold_margin"], "alpha": 0.01}})
+    listening = Policy(
+        **{**POLICY.model_dump(exclude_none=True), "more_sampling": {"signals": ["gold_margin"], "alpha": 0.01}}
+    )
 
     def numbered(pairs: list[Pair]) -> list[Pair]:
         sides = {"baseline": 0, "candidate": 1000}

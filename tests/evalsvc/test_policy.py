@@ -146,3 +146,9 @@ def test_a_guard_below_the_pooled_margin_contradicts_it(tmp_path):
 def test_a_sequential_design_reads_no_other_metrics(tmp_path, key):
     text = f"name: p\ndesign: sequential\nmargins:\n  - suite: a\n    margin_points: 1\n    {key}\n"
     assert refusal(tmp_path, text).startswith(f":6: 'margins.0.{key.split(':')[0]}': is read once")
+
+
+def test_what_a_decision_says_of_its_policy_can_be_read_again():
+    policy = Policy(name="p", margins=[{"suite": "a", "margin_points": 1.0}], budgets={"latency_p95_s": 2.0})
+    again = Policy(**policy.model_dump(mode="json", exclude_none=True))
+    assert again == policy and again.sha256 == policy.sha256
