@@ -102,4 +102,4 @@ def test_a_wrong_suite_entry_is_refused(entry):
 def test_a_suite_is_loaded_relative_to_the_experiment(tmp_path):
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(GOOD | {"id": i}) + "\n" for i in "abc"))
     suite = load_suite(SuiteSpec(name="s", kind="formats", cases="c.jsonl", limit=2), tmp_path)
-    assert (suite.name, suite.scoring_version, len(suite.items())) == ("s", "formats-1", 2)
+    assert (suite.name, suite.scoring_version, len(suite.items())) == ("s", "formats-2", 2)

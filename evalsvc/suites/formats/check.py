@@ -1,16 +1,10 @@
-"""Output formats: does the answer have the asked form, and the asked content in it?"""
+"""`check`: a form and the one right content in it, judged apart."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from evalsvc.engine.requests import Answer
-from evalsvc.errors import CapabilityError, ConfigError
-from evalsvc.suites.base import Item, Score
-from evalsvc.suites.cases import CaseSuite
-from evalsvc.suites.prompts import Case, answer_text
+from evalsvc.suites.patterns import PatternTimeout, compiled, matches
 from evalsvc.suites.strict_json import NotJson, begins_with_json, parse, same
 
 Kind = Literal["string", "integer", "number", "boolean", "array", "object", "null"]
@@ -23,7 +17,6 @@ KINDS: dict[type, tuple[Kind, ...]] = {
     dict: ("object",),
     type(None): ("null",),
 }
-REGEX_SECONDS = 1.0
 
 
 class Check(BaseModel):
@@ -55,11 +48,10 @@ class Check(BaseModel):
             raise ValueError("`marker` is the end of `text_equals`")
         return self
 
-
-class FormatCase(Case):
-    """A case whose answer has a form."""
-
-    check: Check
+    def ready(self, where: str) -> None:
+        """Refuses a pattern that does not compile."""
+        if self.regex is not None:
+            compiled(self.regex, f"{where}.regex")
 
 
 def errors_of(text: str, check: Check) -> tuple[str | None, str | None]:
@@ -104,45 +96,7 @@ def _marker_error(said: str, wanted: str, marker: str | None) -> str | None:
 
 
 def _regex_error(said: str, pattern: str) -> str | None:
-    import regex
-
     try:
-        matched = regex.fullmatch(pattern, said, timeout=REGEX_SECONDS)
-    except TimeoutError:
+        return None if matches(pattern, said, whole=True) else "no_match"
+    except PatternTimeout:
         return "pattern_timeout"
-    return None if matched else "no_match"
-
-
-class FormatSuite(CaseSuite[FormatCase]):
-    """Cases of one file. Metrics: `correct` (form and content) and `valid` (form alone)."""
-
-    scoring_version = "formats-1"
-
-    def __init__(self, name: str, path: Path, limit: int | None = None) -> None:
-        super().__init__(name, path, FormatCase, limit)
-
-    def check(self, case: FormatCase, where: str) -> None:
-        """Refuses a pattern that does not compile."""
-        _known_pattern(case.check.regex, where)
-
-    def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
-        """Both metrics, `correct` first. Any text has a score, however hostile."""
-        form, answer = errors_of(answer_text(answers), item.payload.check)
-        return [
-            Score(metric="correct", value=float(answer is None), error_class=answer),
-            Score(metric="valid", value=float(form is None), error_class=form),
-        ]
-
-
-def _known_pattern(pattern: str | None, where: str) -> None:
-    """Refuses a pattern that does not compile, or any where `regex`, whose matching has a time limit, is missing."""
-    if pattern is None:
-        return
-    try:
-        import regex
-    except ImportError as error:
-        raise CapabilityError(f"{where}: regex checks need the package `regex` (extra `engine`)") from error
-    try:
-        regex.compile(pattern)
-    except regex.error as error:
-        raise ConfigError(f"{where}: check.regex: not a pattern: {error}") from error

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from evalsvc.errors import ConfigError
-from evalsvc.suites.formats import Check, FormatSuite, errors_of
+from evalsvc.suites.formats import FormatSuite
+from evalsvc.suites.formats.check import Check, errors_of
 
 PERSON = Check(json_equals={"name": "Leo", "age": 55})
 KEYS = Check(json_keys={"name": "string", "age": "number"})
@@ -73,6 +74,9 @@ def test_the_form_is_a_second_metric(tmp_path, answer):
     scores = suite.score(item, [answer('{"a": 2}')])
     assert [(s.metric, s.value, s.error_class) for s in scores] == [
         ("correct", 0.0, "wrong_value"),
+        ("constraints", 0.0, None),
+        ("correct_loose", 0.0, "wrong_value"),
+        ("constraints_loose", 0.0, None),
         ("valid", 1.0, None),
     ]
     assert item.metric == scores[0].metric
