@@ -67,9 +67,10 @@ PIECES = [
     "* item", "*", "- item", "** two **", "*high light*", "**strong**", "***", "******", "[name]", "[a", "]",
     "<<title>>", "<<>>", "<<<x>>", "P.S. bye", "P.P.S. more", "p. s.", "SECTION 1", "Section 2", "PARAGRAPH 3",
     "Day 4", "\n\n", "\n", "\n\n\n", " ", '"', "'", '{"a": 1}', "```json", "```", '```\n{"a": 1}\n```', "NaN",
-    "My answer is yes.", "HELLO", "My answer is no", "U.S.", "DON'T", "UP-TO-DATE", "Mr. Smith went.", "Wow!", "a, b", "1. First", "你好。",
-    "नमस्ते दुनिया", "Ein schöner Tag im Wald.", "Is there anything else I can help with?", "\t", "\x0b", "\u2028", "...",
-    "😀", "I AM THE KING.", "hello world", "summary, of", "  - x", " * y", "*\n* a", "\n*\n", "^", "(", "+",
+    "My answer is yes.", "HELLO", "My answer is no", "U.S.", "DON'T", "UP-TO-DATE", "Mr. Smith went.", "Wow!",
+    "a, b", "1. First", "你好。", "नमस्ते दुनिया", "Ein schöner Tag im Wald.",
+    "Is there anything else I can help with?", "\t", "\x0b", "\u2028", "...", "😀", "I AM THE KING.", "hello world",
+    "summary, of", "  - x", " * y", "*\n* a", "\n*\n", "^", "(", "+",
 ]  # fmt: skip
 
 
