@@ -286,8 +286,10 @@ def more_items(measured: Measurement, margin: float, *, p_factor: float = 1.0, l
         limit: Give up beyond this many items in all.
 
     Returns:
-        A planning figure; None beyond the limit.
+        A planning figure; None beyond the limit, and where no bound is known yet.
     """
+    if measured.upper >= 1:
+        return None
     low, high = measured.n, measured.n
     while not _would_decide(measured, margin, high, p_factor):
         low, high = high, high * 2
@@ -300,23 +302,20 @@ def more_items(measured: Measurement, margin: float, *, p_factor: float = 1.0, l
 
 
 def _would_decide(measured: Measurement, margin: float, n: int, p_factor: float) -> bool:
-    scale = n / measured.n
-    if measured.mean_drop is not None:
-        return _would_decide_by_t(measured, margin, scale, p_factor)
-    lost, gained = measured.lost * scale, measured.gained * scale
-    p = mcnemar_exact(round(lost), round(gained))
-    upper = tango_upper(lost, gained, n, measured.alpha)
-    if measured.cluster_error:
-        freedom = (measured.clusters or 2) * scale - 1
-        error = measured.cluster_error / sqrt(scale)
-        p = max(p, float(student.sf(measured.drop / error, freedom)))
-        upper = max(upper, measured.drop + float(student.isf(measured.alpha, freedom)) * error)
+    """Whether n items would: independent 0/1 items by their own rule, else what was found shrinks with sqrt(n)."""
+    root = sqrt(n / measured.n)
+    upper = measured.drop + (measured.upper - measured.drop) / root
+    p = float(norm.sf(root * norm.isf(measured.p)))
+    if measured.mean_drop is None:
+        now, then = (_independent(measured, scale) for scale in (1.0, n / measured.n))
+        p, upper = (
+            later if found <= alone + 1e-9 else scaled
+            for found, alone, later, scaled in zip((measured.p, measured.upper), now, then, (p, upper), strict=True)
+        )
     return upper <= margin or p * p_factor < measured.alpha
 
 
-def _would_decide_by_t(measured: Measurement, margin: float, scale: float, p_factor: float) -> bool:
-    if not measured.cluster_error:
-        return False
-    error = measured.cluster_error / sqrt(scale)
-    upper = measured.drop + float(norm.isf(measured.alpha)) * error
-    return upper <= margin or float(norm.sf(measured.drop / error)) * p_factor < measured.alpha
+def _independent(measured: Measurement, scale: float) -> tuple[float, float]:
+    """p and upper bound of so many times the counts, if nothing but independent items decided."""
+    lost, gained, n = (scale * count for count in (measured.lost, measured.gained, measured.n))
+    return mcnemar_exact(round(lost), round(gained)), tango_upper(lost, gained, n, measured.alpha)

@@ -1,10 +1,11 @@
 """Four words, and what turns one into another."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalsvc.verdict.families import holm
+from evalsvc.verdict.hybrid import measure_hybrid
 from evalsvc.verdict.measure import measure, measure_counts, more_items
 from evalsvc.verdict.rule import BEYOND_MARGIN, decide
 
@@ -64,6 +65,33 @@ def test_items_still_needed_grow_with_clustering():
     cand = [0, 0, 0, 1, 1, 1] + [1] * 42
     alone, together = measure(base, cand), measure(base, cand, [str(i // 6) for i in range(48)])
     assert (more_items(together, 0.05) or 0) > (more_items(alone, 0.05) or 0) > 0
+
+
+outcomes = st.lists(
+    st.tuples(st.sampled_from([0, 0.5, 1, 1]), st.sampled_from([0, 1, 1]), st.sampled_from(["", "a", "b", "c", "d"])),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(outcomes, st.booleans(), st.booleans(), st.sampled_from([0.01, 0.05, 0.2]))
+def test_what_is_inconclusive_never_needs_no_more_items(rows, whole, looked_at, margin):
+    """Whatever decides: independent items, clusters, fractions, or the processes of a sequential design."""
+    base, cand, labels = zip(*rows, strict=True)
+    base = [float(round(value)) if whole else value for value in base]
+    if looked_at:
+        measured = measure_hybrid(base, cand, [""] * len(rows), [3, len(rows)])
+    else:
+        measured = measure(base, cand, labels)
+    verdict = decide(measured, margin)
+    if verdict.word == "INCONCLUSIVE":
+        assert verdict.more_items is None or verdict.more_items > 0
+
+
+def test_where_no_bound_is_known_yet_no_number_of_items_is_named():
+    measured = measure([1] * 40, [0] * 10 + [1] * 30, [str(i // 20) for i in range(40)])
+    assert measured.upper == 1 and more_items(measured, 0.05) is None
 
 
 def test_holm_against_published_values():
