@@ -14,7 +14,8 @@ class GenerateRequest:
     """Generation from a prompt, greedy at temperature 0.
 
     Attributes:
-        prompt: Text, token ids, or messages (`[{"role": ..., "content": ...}]`) for the model's chat template.
+        prompt: Text, token ids, or messages (`[{"role": ..., "content": ...}]`) for the model's chat template. A last
+            message of the assistant's that says `"prefix": True` is what the answer goes on from.
         max_tokens: Most new tokens, at least 1.
         stop: Strings that end the answer; the text is cut before them.
         temperature: Divides the logits; 0 takes the likeliest token.
@@ -51,8 +52,10 @@ class ScoreRequest:
     """Log-likelihood of each continuation after one context.
 
     Attributes:
-        context: Text or token ids, not empty.
+        context: Text, token ids or messages (as a prompt). Empty text is what follows the beginning of sequence, as in
+            lm-eval; empty ids are refused.
         continuations: Texts or token ids, each at least one token.
+        contexts: One for each continuation where they differ, in place of `context`.
         through: Which stage produces the scored logits (ARCHITECTURE: `prefill` is what a deployment does for a
             one-token answer, `decode` forces the last context token and the continuation through the decode stage).
         top_logprobs: How many of the likeliest tokens to name at each scored token.
@@ -63,8 +66,9 @@ class ScoreRequest:
         id: The caller's key.
     """
 
-    context: str | Sequence[int]
+    context: str | Sequence[int] | Messages
     continuations: Sequence[str | Sequence[int]]
+    contexts: Sequence[str | Sequence[int] | Messages] = ()
     through: StageName = "prefill"
     top_logprobs: int = 0
     compare_with: str | None = None
@@ -77,7 +81,8 @@ class ScoreRequest:
 class RollingRequest:
     """Log-likelihood of a whole text, in windows of the model's length as lm-eval makes them.
 
-    Each token is scored once; in windows after the first it sees as much before it as fits.
+    Each token is scored once; in windows after the first it sees as much before it as fits. Text is encoded as a
+    prompt is: where the tokenizer writes a beginning of sequence, that is scored too.
 
     Attributes:
         text: Text or token ids, not empty.

@@ -108,6 +108,14 @@ class ScoreJob(Job):
         if not self.done and not self._missing and not comparing:
             self.finish(self._result())
 
+    def _asked(self) -> Iterator[int]:
+        """What was read and scored: the context (each one where they differ), and the continuations."""
+        apart = isinstance(self.request, ScoreRequest) and self.request.contexts
+        if not apart:
+            yield from (*self.spans[0].context, -1)
+        for span in self.spans:
+            yield from (*span.context, -1, *span.tokens, -1) if apart else (*span.tokens, -1)
+
     def _result(self) -> ScoreResult:
         found = [[token for token in span if token is not None] for span in self._found]
         sums = [fsum(token.logprob for token in span) for span in found]
@@ -129,7 +137,7 @@ class ScoreJob(Job):
             if compared
             else None,
             prompt_tokens=len(context),
-            prompt_sha256=hash_ids([*context, -1, *(i for span in self.spans for i in (*span.tokens, -1))]),
+            prompt_sha256=hash_ids(list(self._asked())),
             stage_tokens={"prefill": scored, "decode": 0} if through == "prefill" else {"prefill": 0, "decode": scored},
             handed_over=through == "decode" and any(len(span.context) > 1 for span in self.spans),
             timings=Timings(
@@ -240,14 +248,17 @@ def score_jobs(
 def _spans(request: ScoreRequest | RollingRequest, text: Text, window: int) -> list[Span]:
     if isinstance(request, RollingRequest):
         _check_sequence("text", request.text)
-        ids = text.encode_plain(request.text) if isinstance(request.text, str) else list(request.text)
+        ids = text.encode(request.text) if request.text else []
         return rolling_windows(ids, text.prefix_id, window)
     _check_sequence("context", request.context)
     if isinstance(request.continuations, str) or not isinstance(request.continuations, Sequence):
         raise EngineError(f"continuations is {request.continuations!r:.80}; it must be a list")
     for continuation in request.continuations:
         _check_sequence("a continuation", continuation)
-    pairs = [text.encode_pair(request.context, continuation) for continuation in request.continuations]
+    contexts = request.contexts or [request.context] * len(request.continuations)
+    if len(contexts) != len(request.continuations):
+        raise EngineError(f"{len(contexts)} contexts for {len(request.continuations)} continuations")
+    pairs = [text.encode_pair(context, one) for context, one in zip(contexts, request.continuations, strict=True)]
     return [Span(context, tokens) for context, tokens in pairs]
 
 

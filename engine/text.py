@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -50,7 +50,20 @@ class Text:
         The template alone says where a beginning-of-sequence token stands: none is added to it.
 
         Args:
-            messages: Each with a `role` and a `content`; the last one is not the assistant's.
+            messages: As of `write`.
+            tools: As of `write`.
+
+        Raises:
+            EngineError: As `write`.
+        """
+        return self.encode_plain(self.write(messages, tools))
+
+    def write(self, messages: Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """A conversation as the model's chat template writes it, up to where the assistant's answer begins.
+
+        Args:
+            messages: Each with a `role` and a `content`. The last one is not the assistant's, unless it says
+                `"prefix": True`: then the answer goes on from it.
             tools: JSON schemas of functions, for templates that know them.
 
         Raises:
@@ -59,13 +72,14 @@ class Text:
         template = self._template()
         if tools and "tools" not in template:
             raise EngineError(f"{self._name}: its chat template takes no tools; leave them out")
-        plain = _checked(messages)
+        plain, begun = _checked(messages)
         try:
             text = self.tokenizer.apply_chat_template(
                 plain,
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 chat_template=template,
-                add_generation_prompt=True,
+                add_generation_prompt=not begun,
+                continue_final_message=begun,
                 tokenize=False,
             )
         except Exception as error:  # a template is a program: whatever it raises is its word on these messages
@@ -73,7 +87,7 @@ class Text:
             raise EngineError(f"{self._name}: its chat template refuses the messages ({reason})") from None
         assert isinstance(text, str)
         _check_unicode(text, "the conversation")
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return text
 
     @property
     def prefix_id(self) -> int:
@@ -94,21 +108,24 @@ class Text:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def encode_pair(
-        self, context: str | Sequence[int], continuation: str | Sequence[int]
+        self, context: str | Sequence[int] | Messages, continuation: str | Sequence[int]
     ) -> tuple[list[int], list[int]]:
         """Ids of a context and of its continuation, split as lm-eval's `TemplateLM._encode_pair` splits them.
 
         Spaces at the end of the context move to the continuation; the two are encoded together and cut after the
-        context's own length.
+        context's own length. Without context a text follows `prefix_id`, once.
         """
+        if isinstance(continuation, str) and isinstance(context, Sequence):
+            if any(isinstance(entry, Mapping) for entry in context):
+                return _split(self.write(context), continuation, self.encode_plain)  # pyright: ignore[reportArgumentType]
+            if context == "":
+                ids = self.encode_plain(continuation)
+                return ([self.prefix_id], ids[1:] if ids[:1] == [self.prefix_id] else ids)
         if not isinstance(context, str) or not isinstance(continuation, str):
             if isinstance(context, str) or isinstance(continuation, str):
                 raise EngineError("a context and its continuations are either all text or all token ids")
-            return list(context), list(continuation)
-        kept = context.rstrip()
-        moved = context[len(kept) :] + continuation
-        ids = self.encode(kept)
-        return ids, self.encode(kept + moved)[len(ids) :]
+            return list(context), list(continuation)  # pyright: ignore[reportReturnType]
+        return _split(context, continuation, self.encode)
 
     def plain(self, ids: Sequence[int]) -> str:
         """What ids spell by themselves, special tokens left out."""
@@ -171,6 +188,12 @@ class Text:
         return templates
 
 
+def _split(context: str, continuation: str, encode: Callable[[str], list[int]]) -> tuple[list[int], list[int]]:
+    kept = context.rstrip()
+    ids = encode(kept)
+    return ids, encode(context + continuation)[len(ids) :]
+
+
 def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
     """The text before the earliest stop string, or None when it holds none."""
     found = [at for at in (text.find(s) for s in stop) if at >= 0]
@@ -197,8 +220,8 @@ def _check_unicode(text: str, what: str = "the text") -> None:
         raise EngineError(f"{what} holds half a surrogate pair at character {error.start}") from None
 
 
-def _checked(messages: Messages) -> list[dict[str, Any]]:
-    """Copies of messages of the right form."""
+def _checked(messages: Messages) -> tuple[list[dict[str, Any]], bool]:
+    """Copies of messages of the right form, and whether the last one is an answer to go on from."""
     if isinstance(messages, Mapping):
         raise EngineError("one message is not a conversation; give a list of messages")
     if not messages:
@@ -214,12 +237,16 @@ def _checked(messages: Messages) -> list[dict[str, Any]]:
             raise EngineError(f"{place} has no content")
         if isinstance(content, str):
             _check_unicode(content, place)
-    if messages[-1]["role"] == "assistant":
+    plain = [dict(message) for message in messages]
+    begun = plain[-1].pop("prefix", False) is True
+    if begun and (plain[-1]["role"] != "assistant" or not isinstance(plain[-1].get("content"), str)):
+        raise EngineError("the last message says `prefix`, and is no text of the assistant's")
+    if plain[-1]["role"] == "assistant" and not begun:
         raise EngineError(
-            "the last message is the assistant's, and an answer that goes on from it is not served; "
-            "end with another's message"
+            "the last message is the assistant's; end with another's message, or give it `\"prefix\": True` "
+            "for an answer that goes on from it"
         )
-    return [dict(message) for message in messages]
+    return plain, begun
 
 
 def _is_local(step: dict[str, Any], joined: bool) -> bool:

@@ -14,10 +14,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evalsvc.decision import Stop
-from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult, RequestFailure, ScoreRequest, ScoreResult
+from evalsvc.engine.requests import (
+    Answer,
+    GenerateRequest,
+    GenerateResult,
+    RequestFailure,
+    RollingRequest,
+    ScoreRequest,
+    ScoreResult,
+)
 from evalsvc.errors import EngineError, EvidenceError
 from evalsvc.ordering import Looks, Placed, plan_looks
-from evalsvc.questions import Key, Question, hash_of, request_hash, settings_hash
+from evalsvc.questions import Key, Question, hash_of, request_hash, seeded, settings_hash
 from evalsvc.store import writer
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import Store
@@ -213,7 +221,7 @@ def _answers(target: Target, missing: Sequence[tuple[Question, tuple[str, ...]]]
             if request is None:
                 yield answer.arm, _scored(question, held)
             else:
-                following.append(_request(question, request, answer.id, (answer.arm,)))
+                following.append(_request(question, request, answer.id, (answer.arm,), turn=len(held)))
         if unanswered:
             left = sorted(Counter(name for _, name in unanswered).items())
             each = "; ".join(f"arm {name}: {n} of {total[name]} requests were never answered" for name, n in left)
@@ -221,9 +229,11 @@ def _answers(target: Target, missing: Sequence[tuple[Question, tuple[str, ...]]]
         pending = _merged(following)
 
 
-def _request(question: Question, request: Asked, key: str, arms: tuple[str, ...]) -> Asked:
+def _request(question: Question, request: Asked, key: str, arms: tuple[str, ...], turn: int = 0) -> Asked:
     """A suite's request as the target gets it."""
-    if isinstance(request, ScoreRequest) and question.through:
+    if isinstance(request, GenerateRequest):
+        request = seeded(request, question.suite, question.item, question.repeat, turn)
+    elif question.through:
         request = replace(request, through=question.through)  # pyright: ignore[reportArgumentType]
     return replace(request, id=key, arms=arms)
 
@@ -256,7 +266,8 @@ def _common(question: Question) -> dict[str, Any]:
         "request_hash": request_hash(request),
         "settings_hash": settings_hash(request),
         "through": question.through,
-        "prompt": _text(request.prompt if isinstance(request, GenerateRequest) else request.context),
+        "repeat": question.repeat,
+        "prompt": _prompt(request),
         "scoring_version": question.suite.scoring_version,
     }
 
@@ -305,13 +316,16 @@ def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Sco
     broken = next((score for score in scores if not math.isfinite(score.value)), None)
     if broken is not None:
         return (), f"{broken.metric} is {broken.value}"
-    if not any((score.metric, score.filter) == (item.metric, item.filter) for score in scores):
+    own = {(item.metric, item.filter), (f"{item.metric}.0", item.filter)}  # the second one of a whole corpus
+    if not any((score.metric, score.filter) in own for score in scores):
         return (), f"no score of {item.metric} through filter {item.filter}"
     return scores, None
 
 
 def _answer_text(question: Question, answer: Answer) -> str:
     request = question.request
+    if isinstance(request, RollingRequest):
+        return json.dumps({"logprob": answer.logprobs[0] if isinstance(answer, ScoreResult) else None})
     if isinstance(request, ScoreRequest):
         texts = [_text(continuation) for continuation in request.continuations]
         logprobs = answer.logprobs if isinstance(answer, ScoreResult) else ()
@@ -322,5 +336,14 @@ def _answer_text(question: Question, answer: Answer) -> str:
     return answer.text if isinstance(answer, GenerateResult) else ""
 
 
+def _prompt(request: Asked) -> str:
+    """What was asked, as text; contexts that differ as a list of them."""
+    if isinstance(request, GenerateRequest):
+        return _text(request.prompt)
+    if isinstance(request, RollingRequest):
+        return _text(request.text)
+    return _text(request.contexts or request.context)
+
+
 def _text(prompt: str | Sequence[Any]) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(list(prompt))
+    return prompt if isinstance(prompt, str) else json.dumps(list(prompt), ensure_ascii=False)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from evalsvc.engine.requests import Answer, GenerateRequest, ScoreRequest
+from evalsvc.engine.requests import Answer, GenerateRequest, RollingRequest, ScoreRequest
 
-Asked: TypeAlias = GenerateRequest | ScoreRequest
+Asked: TypeAlias = GenerateRequest | ScoreRequest | RollingRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +18,12 @@ class Item:
         family: The row it is described in (a task, a category).
         cluster: What may make items flip together: few-shot prefix, subject, conversation. Empty when independent.
         sha256: Hash of everything the item's score depends on (document, target, tools), not of its rendering.
-        metric: Name of the 0/1 metric that the verdict reads.
+        metric: Name of the metric that the verdict reads: right or wrong, or a fraction from 0 to 1. One in units of
+            its own, or of the whole corpus, is judged only by a policy's rule about it.
         filter: Name of the answer filter that this metric reads (lm-eval's filters; `none` elsewhere).
         chance: Proportion that a random answer gets right.
         gold: Index of the right choice of a log-likelihood item; None where there is none, or more than one.
+        repeats: Times that it is asked; each is a sample of its own, and they are averaged inside the item.
         scored_by: `loglikelihood` (may be scored through either stage) or `generation`.
         payload: The suite's own document.
     """
@@ -35,6 +37,7 @@ class Item:
     chance: float = 0.0
     scored_by: str = "generation"
     gold: int | None = None
+    repeats: int = 1
     payload: Any = field(default=None, compare=False, hash=False)
 
 
@@ -61,8 +64,9 @@ class Suite(Protocol):
     def next_request(self, item: Item, answers: Sequence[Answer]) -> Asked | None:
         """The request to make after these answers; None when the item is complete.
 
-        Log-likelihood requests leave `through` at its default; the runner asks through each stage. Each arm has answers
-        of its own, and so requests of its own from the second one on.
+        Log-likelihood requests leave `through` at its default; the runner asks through each stage. Sampled ones leave
+        `seed` at its default; the runner derives it. Each arm has answers of its own, and so requests of its own from
+        the second one on.
         """
         ...
 

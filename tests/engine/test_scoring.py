@@ -312,6 +312,33 @@ def test_a_whole_text_may_be_words(serve):
     assert by_words.logprobs == by_ids.logprobs and by_words.prompt_sha256 == by_ids.prompt_sha256
 
 
+@pytest.mark.parametrize("through", ["prefill", "decode"])
+def test_each_continuation_may_have_a_context_of_its_own(serve, ids, through):
+    engine = serve("llama", "w=bf16")
+    contexts, tails = [ids(20, 1), ids(9, 2), ids(20, 1)], [ids(3, 4), ids(3, 4), ids(2, 5)]
+    request = ScoreRequest(context=contexts[0], contexts=contexts, continuations=tails, through=through)
+    together = next(engine.score([request]))
+    alone = [
+        next(engine.score([ScoreRequest(context=c, continuations=(t,), through=through)]))
+        for c, t in zip(contexts, tails, strict=True)
+    ]
+    assert together.logprobs == tuple(one.logprobs[0] for one in alone)
+    assert together.greedy == tuple(one.greedy[0] for one in alone)
+    other = next(engine.score([replace(request, contexts=[contexts[0], ids(9, 3), contexts[2]])]))
+    assert other.prompt_sha256 != together.prompt_sha256
+
+
+def test_a_beginning_of_sequence_that_the_tokenizer_writes_is_scored_in_a_whole_text_as_in_lm_eval(serve):
+    from tokenizers.processors import TemplateProcessing
+
+    engine = serve("llama", "w=bf16")
+    core = engine.text.tokenizer.backend_tokenizer
+    plain = next(engine.score([RollingRequest(text="the end")]))
+    core.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    begun = next(engine.score([RollingRequest(text="the end")]))
+    assert begun.continuation_tokens[0] == plain.continuation_tokens[0] + 1
+
+
 # -- what cannot be scored ---------------------------------------------------------------------------------------------
 
 
@@ -320,6 +347,7 @@ BAD = {
     "blank context": ({"context": "  ", "continuations": ("x",)}, "bad_request", "context is empty"),
     "no continuation": ({"continuations": ()}, "bad_request", "no token of its own"),
     "empty continuation": ({"continuations": ([5], [])}, "bad_request", "no token of its own"),
+    "contexts": ({"contexts": ([5], [6])}, "bad_request", "2 contexts for 1 continuations"),
     "foreign id": ({"continuations": ([5], [288])}, "bad_request", "token id 288"),
     "foreign context": ({"context": [400]}, "bad_request", "token id 400"),
     "mixed": ({"context": "text"}, "bad_request", "all text or all token ids"),

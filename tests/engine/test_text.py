@@ -79,6 +79,28 @@ def test_messages_are_the_templates_text_up_to_the_answer(chat):
     assert ids.count(0) == 1 and ids.count(2) == 4
 
 
+def test_an_answer_that_has_begun_is_gone_on_from(chat):
+    begun = [USER, {"role": "assistant", "content": "So it", "prefix": True}]
+    assert chat.write(begun) == "<bos><|user|>user:hi é<|end|><|user|>assistant:So it"
+    assert chat.encode(begun) == chat.encode_plain(chat.write(begun))
+    assert begun[-1]["prefix"] is True, "the caller's messages are left alone"
+
+
+def test_a_conversations_continuation_is_split_as_its_text_is(chat):
+    """Spaces at the end of what the template writes move to the continuation, as in lm-eval."""
+    chat.tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content + ':\\n' }}"
+    context, tokens = chat.encode_pair([USER], "yes")
+    assert chat.tokenizer.decode(context) == "<bos>hi é:" and chat.tokenizer.decode(tokens) == "\nyes"
+    assert (context, tokens) == chat.encode_pair(chat.write([USER]), "yes")
+    assert context.count(0) == 1
+
+
+def test_without_context_a_text_follows_the_beginning_of_sequence_once(text):
+    """Written out from lm-eval's `TemplateLM.loglikelihood`."""
+    assert text.encode_pair("", "the end") == ([text.prefix_id], text.encode_plain("the end"))
+    assert text.encode_pair("", "<bos>the end") == ([0], text.encode_plain("the end"))
+
+
 def test_an_empty_message_is_a_message(chat):
     spelt = "<bos><|user|>system:<|end|><|user|>user:hi é<|end|>A:"
     assert chat.tokenizer.decode(chat.render([{"role": "system", "content": ""}, USER])) == spelt
@@ -118,6 +140,8 @@ def test_a_message_that_calls_a_tool_needs_no_content(chat):
         ([USER, 17], "message 2 of 2 is 17; token ids and messages do not mix"),
         ([5, USER], "message 1 of 2 is 5; token ids and messages do not mix"),
         ([USER, {"role": "assistant", "content": "so"}], "the last message is the assistant's"),
+        ([{**USER, "prefix": True}], "says `prefix`, and is no text of the assistant's"),
+        ([USER, {"role": "assistant", "content": None, "tool_calls": [1], "prefix": True}], "is no text of the assis"),
         ([{"role": "narrator", "content": "a"}], "chat template refuses the messages (no role narrator)"),
         ([{"role": "user", "content": 5}], "chat template refuses the messages (unsupported operand"),
         ([USER, {"role": "user", "content": "a\ud800"}], "message 2 of 2 holds half a surrogate pair at character 1"),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from evalsvc.engine.requests import Answer, GenerateRequest, ScoreRequest
+from evalsvc.engine.requests import Answer, GenerateRequest, RollingRequest, ScoreRequest
 from evalsvc.errors import ConfigError
-from evalsvc.questions import WHAT_AND_WHOM, Question, questions, request_hash, settings_hash
+from evalsvc.questions import WHAT_AND_WHOM, Question, questions, request_hash, seeded, settings_hash
 from evalsvc.suites.base import Asked, Item, Score
 
 GENERATE = GenerateRequest(prompt="abc", max_tokens=4, stop=("\n",))
@@ -95,6 +95,40 @@ def test_the_request_hash_holds_what_was_asked():
 def test_one_item_twice_is_refused(other):
     with pytest.raises(ConfigError, match="suite fake: item same stands in it twice"):
         questions([FakeSuite([item("first"), item("same"), other])], ("prefill",))
+
+
+def test_contexts_of_their_own_are_part_of_what_was_asked():
+    apart = replace(SCORE, contexts=("abc", "x"))
+    assert request_hash(apart) not in (request_hash(SCORE), request_hash(replace(SCORE, contexts=("x", "abc"))))
+    assert settings_hash(apart) == settings_hash(SCORE)
+
+
+def test_a_whole_text_is_asked_through_each_stage():
+    class Texts(FakeSuite):
+        def next_request(self, item, answers):
+            return RollingRequest(text=f"text of {item.id}")
+
+    asked = questions([Texts([item("a"), item("b")])], ("prefill", "decode"))
+    assert [(q.item.id, q.through, q.request.through) for q in asked] == [
+        (name, through, through) for name in "ab" for through in ("prefill", "decode")
+    ]
+    assert len({q.key for q in asked}) == 4
+    assert request_hash(RollingRequest(text="a")) != request_hash(RollingRequest(text="b"))
+
+
+def test_repeats_of_a_sampled_item_have_seeds_of_their_own_that_only_item_repeat_and_turn_decide():
+    class Sampled(FakeSuite):
+        def next_request(self, item, answers):
+            return replace(GENERATE, temperature=0.7)
+
+    suite = Sampled([item("a", repeats=3), item("b", repeats=3)])
+    asked = questions([suite], ("prefill",))
+    assert [(q.item.id, q.repeat) for q in asked] == [(name, repeat) for name in "ab" for repeat in range(3)]
+    assert len({q.request.seed for q in asked}) == 6 and len({q.key for q in asked}) == 6
+    assert [q.key for q in questions([suite], ("prefill",))] == [q.key for q in asked]
+    first = seeded(asked[0].request, suite, asked[0].item, 0)
+    assert first == asked[0].request and first.seed != seeded(first, suite, asked[0].item, 0, turn=1).seed
+    assert seeded(GENERATE, suite, asked[0].item, 2) is GENERATE, "a greedy answer has no seed"
 
 
 def test_one_item_in_two_suites_is_two_questions():
