@@ -19,7 +19,8 @@ def render_recorded(found: Stored, recorded: Recorded) -> RenderableType:
         table.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for arm in recorded.arms:
         values = [s.value for sample in arm.samples for s in sample.scores if (s.metric, s.filter) == _main(sample)]
-        right = f"{100 * sum(values) / len(values):.1f} %" if values else "-"
+        in_points = bool(values) and all(0 <= value <= 1 for value in values)
+        right = f"{100 * sum(values) / len(values):.1f} %" if in_points else "-"
         mark = " (baseline)" if arm is recorded.arms[0] else ""
         errors = sum(sample.status == "error" for sample in arm.samples)
         plan = arm.plan or "not declared"

@@ -140,7 +140,8 @@ def test_a_metric_of_the_whole_corpus_is_judged_by_a_rule_of_the_policy(evalsvc,
         (tmp_path / arm).mkdir()
         (tmp_path / arm / "samples_wiki.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     arms = [f"--arm={arm}={tmp_path / arm}" for arm in "ab"]
-    assert evalsvc("import", "n", "--baseline", "a", *arms, "--db", db)[0] == 0
+    code, out, _ = evalsvc("import", "n", "--baseline", "a", *arms, "--db", db)
+    assert code == 0 and "%" not in out  # a perplexity is no share of right answers
     rule = "  - {suite: wiki, metric: word_perplexity, margin: 1.0, better: lower, statistic: perplexity}\n"
     (tmp_path / "bare.yaml").write_text("name: p\nproof: declared\n")
     (tmp_path / "rule.yaml").write_text("name: p\nproof: declared\nmargins:\n" + rule)
