@@ -288,7 +288,8 @@ def more_items(measured: Measurement, margin: float, *, p_factor: float = 1.0, l
     Returns:
         A planning figure; None beyond the limit, and where no bound is known yet.
     """
-    if measured.upper >= 1:
+    in_units = measured.mean_drop is not None and measured.baseline_upper is None
+    if measured.upper >= 1 and not in_units:
         return None
     low, high = measured.n, measured.n
     while not _would_decide(measured, margin, high, p_factor):

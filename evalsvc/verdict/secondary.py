@@ -56,7 +56,7 @@ def choice_signals(
         return []
     with np.errstate(invalid="ignore"):
         falls = _of_items(baseline, gold) - _of_items(candidate, gold)
-    usable = np.isfinite(falls).all(axis=1)
+    usable = np.asarray(np.isfinite(falls).all(axis=1))
     falls = falls[usable]
     if not len(falls):
         return []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from evalsvc.verdict.families import holm
 from evalsvc.verdict.hybrid import measure_hybrid
-from evalsvc.verdict.measure import measure, measure_counts, more_items
+from evalsvc.verdict.measure import measure, measure_counts, measure_units, more_items
 from evalsvc.verdict.rule import BEYOND_MARGIN, decide
 
 
@@ -92,6 +92,8 @@ def test_what_is_inconclusive_never_needs_no_more_items(rows, whole, looked_at, 
 def test_where_no_bound_is_known_yet_no_number_of_items_is_named():
     measured = measure([1] * 40, [0] * 10 + [1] * 30, [str(i // 20) for i in range(40)])
     assert measured.upper == 1 and more_items(measured, 0.05) is None
+    pages = measure_units([50.0 + i % 7 for i in range(40)], [48.0 + i % 5 for i in range(40)])
+    assert pages.upper > 1 and more_items(pages, pages.drop + 0.1)
 
 
 def test_holm_against_published_values():
