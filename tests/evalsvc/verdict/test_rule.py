@@ -92,8 +92,8 @@ def test_what_is_inconclusive_never_needs_no_more_items(rows, whole, looked_at, 
 def test_where_no_bound_is_known_yet_no_number_of_items_is_named():
     measured = measure([1] * 40, [0] * 10 + [1] * 30, [str(i // 20) for i in range(40)])
     assert measured.upper == 1 and more_items(measured, 0.05) is None
-    pages = measure_units([50.0 + i % 7 for i in range(40)], [48.0 + i % 5 for i in range(40)])
-    assert pages.upper > 1 and more_items(pages, pages.drop + 0.1)
+    lengths = measure_units([10.0 * (i % 7) for i in range(42)], [10.0 * (i * 3 % 7) for i in range(42)])
+    assert lengths.p > 0.05 and lengths.upper > 1 and more_items(lengths, 1.0)
 
 
 def test_holm_against_published_values():
