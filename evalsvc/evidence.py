@@ -120,9 +120,16 @@ def _mean_scores(sides: Sequence[Side]) -> dict[str, float]:
     return {metric: sum(side.scores[metric] for side in sides) / len(sides) for metric in shared}
 
 
-def check_aa(pairs: Sequence[Pair], address: str = "") -> AAResult | None:
-    """Compares the baseline with its second run; None when no item can be paired."""
-    measured = measure_pairs(count_once(average_repeats(pairs), ()), alpha=0.05)
+def check_aa(pairs: Sequence[Pair], address: str = "", policy: Policy | None = None) -> AAResult | None:
+    """Compares the baseline with its second run; None when no item can be paired.
+
+    Args:
+        pairs: Of both runs.
+        address: Of the second run.
+        policy: Says which metrics are in units of their own: they are no part of it.
+    """
+    known = [pair for pair in pairs if policy is None or not own_reading(pair, policy).in_units]
+    measured = measure_pairs(count_once(average_repeats(known), ()), alpha=0.05)
     if measured is None:
         return None
     return AAResult(

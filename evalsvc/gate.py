@@ -88,7 +88,7 @@ def decide_gate(
     _refuse(baseline, candidate, pairs, policy)
     same_arm = baseline.fingerprint == candidate.fingerprint
     if same_arm:
-        aa = check_aa(pairs, candidate.address)
+        aa = check_aa(pairs, candidate.address, policy)
     differing = differing_factors(baseline, candidate)
     averaged = average_repeats(pairs)
     choices = beside[0].choices, beside[1].choices
@@ -108,7 +108,10 @@ def decide_gate(
             f"the A/A check failed: the baseline against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
         )
     claims = make_claims(counted, policy)
-    seen, worst = (judge(claims, policy, worst=imputed, looks=looks) for imputed in (False, True))
+    seen = judge(claims, policy, looks=looks)
+    answered = {key: judged.measured.n for key, judged in seen.items()}
+    complete = all(answered.get(claim.key, 0) == len(claim.pairs) for claim in claims)
+    worst = seen if complete else judge(claims, policy, worst=True, looks=looks)
     rows = guarded_families(rows, claims, seen, worst, bool(faults))
     verdicts = {
         claim.key: verdict_row(claim, rows, seen, worst, bool(faults)) for claim in claims if claim.margin is not None

@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from evalsvc.claims import POOLED, Claim, Key
 from evalsvc.evidence import count_once, in_order, seen_factors
 from evalsvc.ordering import Looks
 from evalsvc.policy import Policy
-from evalsvc.reading import OWN, Reading, measure_pairs, own_reading, read_pair
+from evalsvc.reading import OWN, measure_pairs, own_reading
 from evalsvc.release import Judged
 from evalsvc.row import Row
 from evalsvc.store.records import Pair
@@ -50,20 +49,20 @@ def describe_families(
             blind=bool(differing) and not seen,
             counted=counted,
             note="" if counted else "not counted: its items count in another row",
-            **_counts(members, reading),
+            **_answered(members),
         )
         rows.append(with_numbers(row, measure_pairs(members, policy.alpha, looks=looks, reading=reading)))
     return rows
 
 
-def _counts(pairs: Sequence[Pair], reading: Reading) -> dict[str, Any]:
-    values = [values for pair in pairs if (values := read_pair(pair, reading)) is not None]
+def _answered(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Items and errors; the rest is of what was measured, if anything was."""
     return {
         "items": len(pairs),
-        "n": len(values),
-        "lost": sum(base > cand for base, cand in values),  # pyright: ignore[reportOperatorIssue]
-        "gained": sum(base < cand for base, cand in values),  # pyright: ignore[reportOperatorIssue]
-        "baseline_right": None if reading.in_units else sum(base == 1 for base, _ in values),
+        "n": 0,
+        "lost": 0,
+        "gained": 0,
+        "baseline_right": 0,
         "errors_baseline": sum(p.baseline is not None and p.baseline.status != "scored" for p in pairs),
         "errors_candidate": sum(p.candidate is not None and p.candidate.status != "scored" for p in pairs),
     }
@@ -75,6 +74,8 @@ def with_numbers(row: Row, measured: Measurement | None) -> Row:
         return row
     return replace(
         row,
+        n=measured.n,
+        baseline_right=measured.baseline_right,
         lost=measured.lost,
         gained=measured.gained,
         baseline_value=measured.baseline_mean,
@@ -124,7 +125,7 @@ def verdict_row(
         unit=key.metric if claim.reading.in_units else "",
         better=claim.reading.better,
         factors_met=in_order(met),
-        **_counts(claim.pairs, claim.reading),
+        **_answered(claim.pairs),
     )
     if key not in seen:
         blind = bool(families) and not mine

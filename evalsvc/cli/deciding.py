@@ -23,7 +23,7 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
         repeat = _repeat(store, run_id, policy.metric_suites)
         if repeat is None:
             continue
-        check = check_aa(repeat.pairs, repeat.again.address)
+        check = check_aa(repeat.pairs, repeat.again.address, policy)
         known += [] if check is None else [check]
         faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
     aa = next((check for check in known if check.failed), known[0] if known else None)

@@ -87,8 +87,6 @@ def load(sources: Sources) -> Recorded:
         name = other.name if other is not repeated else "--again"
         faults = [*_unequal(base.samples, other.samples), *_unmet(base, other)]
         notes += [f"{name}: {fault}; the gate will say INVALID" for fault in faults]
-        if other is not repeated and _digest(other.samples) == _digest(base.samples):
-            notes.append(f"{name}: holds exactly what the baseline holds; is it the right file?")
     known = [sources.name, [arm.fingerprint for arm in arms], None if again is None else _digest(again)]
     return Recorded(experiment_hash=hash_of(["recorded", *known]), arms=arms, again=repeated, notes=tuple(notes))
 
@@ -192,8 +190,7 @@ def _digest(samples: Sequence[NewSample]) -> str:
     sha = hashlib.sha256()
     for sample in sorted(samples, key=lambda sample: sample.key):
         scores = [(score.metric, score.filter, score.value) for score in sample.scores]
-        said = [*sample.key, sample.status, sample.error_message, sample.prompt, sample.answer]
-        said += [sample.scoring_version, scores]
+        said = [*sample.key, sample.status, sample.error_message, sample.prompt, sample.answer, scores]
         sha.update(json.dumps(said).encode("ascii"))
     return sha.hexdigest()
 

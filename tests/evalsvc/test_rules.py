@@ -6,6 +6,7 @@ from math import exp
 import numpy as np
 import pytest
 
+from evalsvc.evidence import check_aa
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store.records import ArmRecord, Pair, Side
@@ -225,6 +226,15 @@ def test_without_any_0_1_item_every_row_has_to_pass():
     assert decide(texts(80, 1.0), PERPLEXITY).verdict == "PASS"
     assert decide(texts(4, 1.0, spread=0.2), PERPLEXITY).verdict == "INCONCLUSIVE"
     assert decide(texts(80, 1.05), PERPLEXITY).verdict == "REGRESSED"
+
+
+def test_an_aa_is_made_of_items_from_0_to_1_alone():
+    """Bits per byte may lie between 0 and 1 too, and is no share of right answers all the same."""
+    policy = Policy(name="p", margins=[PERPLEXITY])
+    halves = [pair("wiki", i, 0.5, 0.4, metric="ppl") for i in range(50)]
+    found = check_aa(items("tools", 200, 1) + halves, "2:base", policy)
+    assert found is not None and (found.n, found.lost) == (200, 1)
+    assert check_aa(halves, "2:base", policy) is None
 
 
 def test_an_unanswered_item_of_a_metric_without_a_worst_value_takes_the_pass_away():
