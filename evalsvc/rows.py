@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from evalsvc.claims import POOLED, Claim, Key
 from evalsvc.evidence import count_once, in_order, seen_factors
