@@ -30,6 +30,7 @@ from evalsvc.store import writer
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import Store
 from evalsvc.suites.base import Asked, Score
+from evalsvc.suites.degenerate import failure_scores
 from evalsvc.targets.base import ArmFacts, Target
 
 FLUSH_SAMPLES = 16
@@ -285,6 +286,7 @@ def _failed(question: Question, failure: RequestFailure) -> NewSample:
 def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
     """The sample of a complete item. Where scoring itself fails, the answer is kept and its status is error."""
     scores, problem = _scores(question, answers)
+    failures = failure_scores(question.item, question.request, answers) if problem is None else []
     last = answers[-1]
     stage_tokens = {stage: sum(a.stage_tokens[stage] for a in answers) for stage in last.stage_tokens}
     return NewSample(
@@ -301,7 +303,8 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
         handed_over=last.handed_over if isinstance(last, ScoreResult) else stage_tokens["decode"] > 0,
         timings={name: sum(getattr(a.timings, name) for a in answers) for name in asdict(last.timings)},
         scores=tuple(
-            NewScore(metric=s.metric, filter=s.filter, value=s.value, error_class=s.error_class) for s in scores
+            NewScore(metric=s.metric, filter=s.filter, value=s.value, error_class=s.error_class)
+            for s in (*scores, *failures)
         ),
     )
 

@@ -9,13 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from evalsvc.cli.common import one_line
+from evalsvc.store.rates import FailureRates
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, RunRecord
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
-        numeric = column in ("samples", "errors", "mean", "max", "tokens")
+        numeric = column in ("samples", "errors", "mean", "max", "tokens", "answers", "failing")
         whole = numeric or column in ("run", "status", "started", "since")
         table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     return table
@@ -57,8 +58,8 @@ def render_baselines(baselines: Sequence[BaselineRecord]) -> RenderableType:
     return table
 
 
-def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
-    """What an arm is, what it answered, and what was measured of it."""
+def render_arm(arm: ArmRecord, totals: ArmTotals, failures: Mapping[str, FailureRates] | None = None) -> RenderableType:
+    """What an arm is, what it answered and how that failed, and what was measured of it."""
     facts = _table("arm", arm.address)
     injected = ", ".join(f"{name} {value}" for name, value in arm.injected.items())
     seconds = ", ".join(
@@ -81,6 +82,8 @@ def render_arm(arm: ArmRecord, totals: ArmTotals) -> RenderableType:
         if value:
             _add(facts, name, value)
     parts: list[RenderableType] = [facts]
+    if failures:
+        parts += [Text(""), _failures_table(failures)]
     if arm.probe:
         parts += [Text(""), _probe_table(arm.probe)]
     if arm.proof:
@@ -98,6 +101,15 @@ def _tokens(totals: ArmTotals) -> str | None:
     if totals.prompt_tokens is None or totals.answer_tokens is None:
         return None
     return f"{totals.prompt_tokens:,} of prompts, {totals.answer_tokens:,} of answers"
+
+
+def _failures_table(failures: Mapping[str, FailureRates]) -> Table:
+    """Share of each suite's generated answers that show a failure mode, and which modes."""
+    table = _table("failure modes", "answers", "failing", "of which")
+    for suite, found in failures.items():
+        modes = ", ".join(f"{mode.replace('_', ' ')} {n:,}" for mode, n in found.shown.items())
+        _add(table, suite, f"{found.answers:,}", f"{100 * found.any / found.answers:.1f} %", modes or "none")
+    return table
 
 
 def _probe_table(probe: Mapping[str, Any]) -> Table:

@@ -18,6 +18,7 @@ def show(
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.listing import render_arm, render_run
     from evalsvc.store import queries
+    from evalsvc.store.rates import failure_rates
     from evalsvc.store.session import open_store
 
     with open_store(db, read_only=True) as store:
@@ -30,8 +31,10 @@ def show(
             arm = queries.resolve_arm(store, address)
             totals = queries.arm_totals(store, arm.id)
             fields = {"address": arm.address, **asdict(arm)}
+            failures = failure_rates(store, arm.id)
             document = {"schema": "evalsvc.show/1", "arm": fields, "totals": asdict(totals)}
-            table = render_arm(arm, totals)
+            document |= {"failures": {suite: asdict(rates) for suite, rates in failures.items()}}
+            table = render_arm(arm, totals, failures)
     if json:
         print_json(document)
     else:

@@ -8,6 +8,7 @@ from sqlalchemy import Row, and_, func, inspect, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
+from evalsvc.modes import ANY, filled, without
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
@@ -353,7 +354,7 @@ def _sides_query(arm_id: int) -> Any:
 
 
 def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[int, dict[str, float]]:
-    """By sample every metric through its item's own filter, under the newest scoring version."""
+    """By sample every metric through its item's own filter, under the newest scoring version, zeros filled in."""
     found: dict[int, dict[str, float]] = {}
     if suites:
         query = (
@@ -364,8 +365,11 @@ def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[i
             .order_by(ScoreRow.id)
         )
         for sample_id, metric, value in session.execute(query):
-            found.setdefault(sample_id, {})[metric] = value
-    return found
+            scores = found.setdefault(sample_id, {})
+            if metric == ANY:  # begins what a scoring version says of failure modes
+                found[sample_id] = scores = without(scores)
+            scores[metric] = value
+    return {sample_id: filled(scores) for sample_id, scores in found.items()}
 
 
 def _sides(
