@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult, ScoreRequest
+from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult
 from evalsvc.modes import ANY, PREFIX
-from evalsvc.suites.base import Item, Score
+from evalsvc.suites.base import Asked, Item, Score
 from evalsvc.suites.loops import loop_start
 from evalsvc.suites.scripts import foreign
 
@@ -79,7 +79,7 @@ def failures(text: str, finish_reason: str | None, prompt: str, entropy: Entropy
     return found if start is None else found | {"repetition.start": float(start)}
 
 
-def failure_scores(item: Item, request: GenerateRequest | ScoreRequest, answers: Sequence[Answer]) -> list[Score]:
+def failure_scores(item: Item, request: Asked, answers: Sequence[Answer]) -> list[Score]:
     """The failure modes of an item's answers as scores beside the suite's own, read through the item's own filter.
 
     Returns:
