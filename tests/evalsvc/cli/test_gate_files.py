@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from evalsvc.decision import EXIT_CODES
 from evalsvc.store import writer
+from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import open_store
 
 COMMAND = Path(sys.executable).with_name("evalsvc")
@@ -154,3 +155,58 @@ def test_an_uncaught_exception_of_the_installed_command_is_2(policy, db, tmp_pat
     (tmp_path / "sitecustomize.py").write_text(code)
     code, said = installed(arguments(policy, db, "good"), PYTHONPATH=str(tmp_path))
     assert code == 2 and "unexpected ZeroDivisionError: odd" in said and "Traceback" not in said
+
+
+def test_a_corpus_metric_goes_from_stored_parts_to_the_exit_code(tmp_path, evalsvc_json):
+    """F1 of 200 documents, right and given class stored with each; the worse arm is wrong of every fourth."""
+    path, database = tmp_path / "policy.yaml", str(tmp_path / "runs.sqlite")
+    path.write_text(
+        "name: p\nmargin_points: 50\nguard_points: 50\nproof: declared\n"
+        "margins:\n  - {suite: pairs, metric: f1, margin: 0.1, statistic: f1}\n"
+    )
+    with open_store(database, create=True) as store:
+        run_id = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline="base", seed=0)
+        for name, wrong in (("base", 10), ("same", 10), ("worse", 4)):
+            stages = {stage: {"weights": "bf16", "kv": name} for stage in ("prefill", "decode")}
+            arm_id = writer.open_arm(
+                store,
+                run_id,
+                name=name,
+                fingerprint=name,
+                plan=name,
+                stages=stages,
+                injected={},
+                details={},
+                expected=200,
+            )
+            rows = []
+            for number in range(200):
+                gold = float(number % 3 == 0)
+                given = gold if number % wrong else 1 - gold
+                values = {"acc": float(gold == given), "f1.0": gold, "f1.1": given}
+                scores = tuple(NewScore(metric=metric, filter="none", value=value) for metric, value in values.items())
+                about = {"suite": "pairs", "family": "pairs", "cluster": "", "metric": "acc", "filter": "none"}
+                hashes = {"item_hash": "h", "request_hash": f"r{number}", "settings_hash": "s", "rendered_hash": "t"}
+                tokens = {"stage_tokens": {"prefill": 1, "decode": 1}, "handed_over": True, "scoring_version": "1"}
+                rows.append(
+                    NewSample(
+                        item_id=f"i{number}",
+                        chance=0.0,
+                        scored_by="generation",
+                        scores=scores,
+                        **about,
+                        **hashes,
+                        **tokens,
+                    )
+                )
+            writer.add_samples(store, run_id, arm_id, rows)
+            writer.finish_arm(store, arm_id, None, "declared")
+        writer.finish_run(store, run_id)
+    right = [number % 10 > 0 for number in range(200)]
+    tp, fn = (sum(right[n] is kept for n in range(0, 200, 3)) for kept in (True, False))
+    fp = right.count(False) - fn
+    for candidate, code, word in (("same", 0, "PASS"), ("worse", 1, "REGRESSED")):
+        found, document = evalsvc_json(*arguments(path, database, candidate))
+        (row,) = (row for row in document["decisions"][0]["rows"] if row["level"] == "metric")
+        assert (found, row["verdict"], row["unit"], row["n"]) == (code, word, "f1", 200)
+        assert row["in_units"]["baseline_value"] == pytest.approx(2 * tp / (2 * tp + fp + fn))
