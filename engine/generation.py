@@ -30,7 +30,7 @@ class GenerateJob(Job):
         super().__init__(request, arm, ticket, sample)
         self.prompt, self.generated = prompt, list[int]()
         self._sampling = Sampling.from_request(request)
-        self._writer = Writer(text, prompt[-1], request.stop, text.eos_ids)
+        self._writer = Writer(text, prompt[-1], request.stop, text.eos_ids, request.keep_special)
         self._logprobs: list[TokenLogprobs] = []
 
     @property
@@ -98,7 +98,7 @@ def generate_jobs(
     Arms that share a prefill stage share the prompt.
     """
     try:
-        prompt = text.encode(request.prompt) if isinstance(request.prompt, Sequence | Mapping) else []
+        prompt = text.encode(request.prompt, request.tools) if isinstance(request.prompt, Sequence | Mapping) else []
         error = _problem(request, prompt, max_length, arms[0].vocabulary)
     except EngineError as unreadable:
         prompt, error = [], ("bad_request", str(unreadable))

@@ -16,6 +16,8 @@ class GenerateRequest:
     Attributes:
         prompt: Text, token ids, or messages (`[{"role": ..., "content": ...}]`) for the model's chat template. A last
             message of the assistant's that says `"prefix": True` is what the answer goes on from.
+        tools: Functions that messages may be answered by a call of, as JSON schemas; the chat template shows them.
+        keep_special: Whether special tokens stay in the answer's text; many formats of tool calls are made of them.
         max_tokens: Most new tokens, at least 1.
         stop: Strings that end the answer; the text is cut before them.
         temperature: Divides the logits; 0 takes the likeliest token.
@@ -33,6 +35,8 @@ class GenerateRequest:
 
     prompt: str | Sequence[int] | Messages
     max_tokens: int
+    tools: Sequence[Mapping[str, Any]] = ()
+    keep_special: bool = False
     stop: Sequence[str] = ()
     temperature: float = 0.0
     top_k: int = 0

@@ -29,19 +29,29 @@ class Text:
         flat = [i for entry in ids for i in (entry if isinstance(entry, list) else [entry])]
         self.eos_ids = frozenset(i for i in flat if i is not None)
 
-    def encode(self, prompt: str | Sequence[int] | Messages) -> list[int]:
+    def encode(self, prompt: str | Sequence[int] | Messages, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Ids of a prompt; a beginning-of-sequence token that the text already spells is not doubled.
 
+        Args:
+            prompt: Text, ids or messages.
+            tools: As in `render`; for messages alone.
+
         Raises:
-            EngineError: Text that is not Unicode (half a surrogate pair), or messages that `render` refuses.
+            EngineError: Text that is not Unicode (half a surrogate pair), messages that `render` refuses, or tools
+                without messages.
         """
+        messages = not isinstance(prompt, str) and (
+            isinstance(prompt, Mapping) or any(isinstance(entry, Mapping) for entry in prompt)
+        )
+        if tools and not messages:
+            raise EngineError("tools go with messages: a prompt of text or token ids shows what it shows")
         if isinstance(prompt, str):
             _check_unicode(prompt)
             bos = self.tokenizer.bos_token
             spelt = isinstance(bos, str) and bos and prompt.startswith(bos)
             return self.tokenizer.encode(prompt, add_special_tokens=not spelt)
-        if isinstance(prompt, Mapping) or any(isinstance(entry, Mapping) for entry in prompt):
-            return self.render(prompt)  # pyright: ignore[reportArgumentType]
+        if messages:
+            return self.render(prompt, tools or None)  # pyright: ignore[reportArgumentType]
         return list(prompt)  # pyright: ignore[reportReturnType]
 
     def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
@@ -140,6 +150,15 @@ class Text:
         if whole.startswith(base):
             return whole[len(base) :]
         return self.plain(ids)
+
+    def spelt(self, ids: Sequence[int]) -> str:
+        """What ids spell by themselves, special tokens included."""
+        return self.tokenizer.decode(  # pyright: ignore[reportReturnType]
+            list(ids),
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+            spaces_between_special_tokens=False,
+        )
 
     @cached_property
     def special_tokens(self) -> dict[int, str]:

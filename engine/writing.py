@@ -29,15 +29,25 @@ class Writer:
         ended: Whether an end-of-sequence id, a stop string or `finish` has ended it.
     """
 
-    def __init__(self, text: Text, last_prompt_id: int, stop: Sequence[str] = (), eos_ids: Collection[int] = ()):
+    def __init__(
+        self,
+        text: Text,
+        last_prompt_id: int,
+        stop: Sequence[str] = (),
+        eos_ids: Collection[int] = (),
+        keep_special: bool = False,
+    ):
         """
         Args:
             text: The tokenizer.
             last_prompt_id: Decoded along, as in `Text.decode`.
             stop: None of them empty. One that spells a special token matches that token.
             eos_ids: Tokens that end the answer and are no part of it.
+            keep_special: Whether other special tokens are part of its text.
         """
         self._tokenizer = text
+        self._keep_special = keep_special
+        self._plain = text.spelt if keep_special else text.plain
         self._stop = tuple(stop)
         self._eos = eos_ids
         self.ended = False
@@ -45,13 +55,13 @@ class Writer:
         self._written = 1
         # ids[_start:] decode to _context + _tail, and the answer is _kept + _tail
         self._start = 0
-        self._context = text.plain([last_prompt_id])
+        self._context = self._plain([last_prompt_id])
         self._kept = ""
         self._tail = ""
         self._byte_run = False
         self._final = 0
         self._shown = 0
-        special = text.special_tokens if self._stop else {}
+        special = text.special_tokens if self._stop and not keep_special else {}
         self._special_stop = tuple(s for s in self._stop if any(content in s for content in special.values()))
         self._special = special if self._special_stop else {}
         self._marks: list[tuple[int, str]] = []
@@ -73,6 +83,8 @@ class Writer:
             piece = self._tokenizer.piece(token)
             if piece is not None:
                 self._byte_run = piece.startswith("<0x") and piece.endswith(">")
+            elif self._keep_special:
+                self._byte_run = False
         if not self._stop:
             return self.ended
         self._decode()
@@ -116,11 +128,11 @@ class Writer:
         if self._written == len(self._ids):
             return
         self._written = len(self._ids)
-        whole = self._tokenizer.plain(self._ids[self._start :])
+        whole = self._plain(self._ids[self._start :])
         if self._start or whole.startswith(self._context):
             self._tail = whole[len(self._context) :]
         else:
-            self._tail = self._tokenizer.plain(self._ids[1:])
+            self._tail = self._plain(self._ids[1:])
         if self._tokenizer.decodes_locally and not self._byte_run:
             self._final = len(self._kept) + len(self._tail) - self._tail.endswith(OPEN)
 
@@ -128,7 +140,7 @@ class Writer:
         """Keeps the text so far and moves the window's start, where that is safe."""
         if self._byte_run or not self._tokenizer.decodes_locally or len(self._ids) - self._start < 2 * REACH:
             return
-        context = self._tokenizer.plain(self._ids[-REACH:])
+        context = self._plain(self._ids[-REACH:])
         if len(context) < 4:
             return
         open_ = int(context.endswith(OPEN))

@@ -22,6 +22,7 @@ from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
+from evalsvc.suites.toolcall.template import template_of
 from evalsvc.targets.base import ArmFacts
 
 PROOF_TEXT = "text"  # lets a stage run where nothing was left to ask; a few tokens fit in any pool
@@ -57,7 +58,8 @@ def prepare(path: Path) -> Prepared:
             if file is not None and not (base_dir / file).is_file():
                 raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
-    asked = questions([load_suite(spec, base_dir) for spec in experiment.suites], experiment.throughs)
+    template = template_of(base_dir / Path(experiment.model).expanduser())
+    asked = questions([load_suite(spec, base_dir, template) for spec in experiment.suites], experiment.throughs)
     keys = [list(question.key) for question in asked]
     digest = experiment_hash(
         experiment,

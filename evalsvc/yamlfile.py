@@ -24,15 +24,29 @@ def read_model(path: str | Path, model: type[Model]) -> Model:
     Raises:
         ConfigError: Unreadable, not YAML, a key twice, or not such a model. Names file, line and key.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
-    data, root = _parse(text, path)
+    data, root = _parse(_text_of(path), path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no keys; write `key: value` lines, for example `{_example(model)}`")
+    return _validated(data, root, model, path)
+
+
+def read_list(path: str | Path, model: type[Model]) -> list[tuple[int, Model]]:
+    """Reads one YAML list of mappings: the line where each begins, and what it holds.
+
+    Raises:
+        ConfigError: As `read_model`, or no list.
+    """
+    data, root = _parse(_text_of(path), path)
+    if not isinstance(data, list) or not isinstance(root, yaml.SequenceNode):
+        raise ConfigError(f"{path}: holds no list; begin each entry with `- `")
+    nodes = root.value
+    return [
+        (node.start_mark.line + 1, _validated(entry, node, model, path))
+        for entry, node in zip(data, nodes, strict=True)
+    ]
+
+
+def _validated(data: object, root: yaml.Node | None, model: type[Model], path: str | Path) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -41,6 +55,15 @@ def read_model(path: str | Path, model: type[Model]) -> Model:
         # a misspelt key is missing under its right name too: the line that can be mended comes first
         first = min(details, key=lambda detail: (detail["type"] != "extra_forbidden", _line(root, detail["loc"])))
         raise ConfigError(f"{path}:{_line(root, first['loc'])}: {_sentence(first, model)}{more}") from None
+
+
+def _text_of(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
 
 
 def _parse(text: str, path: str | Path) -> tuple[object, yaml.Node | None]:

@@ -33,6 +33,7 @@ COMMANDS = (
     "show",
     "baseline",
     "dashboard",
+    "suite",
     "model",
 )
 

@@ -1,19 +1,21 @@
-"""Case files: one JSON object a line, their few-shot prefixes beside them, and the request a case becomes.
+"""Case files: one JSON object a line or a YAML list, few-shot prefixes beside them, and the request a case becomes.
 
-`NAME.jsonl` holds cases, `NAME.prefixes.jsonl` (optional) the texts that several cases begin with:
-a prompt is the prefix's text followed by the case's `input`. A case with a whole `prompt` needs no prefix.
+`NAME.jsonl` (or `NAME.yaml`) holds cases, `NAME.prefixes.jsonl` (optional) the texts that several cases begin with:
+a prompt is the prefix's text followed by the case's `input`. A case with a whole `prompt`, or with `messages` for the
+model's chat template, needs no prefix.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from evalsvc.engine.requests import Answer, GenerateRequest
 from evalsvc.errors import ConfigError
 from evalsvc.suites.base import Item
+from evalsvc.yamlfile import read_list
 
 UNSCORED = {"family", "prefix", "stop", "max_tokens"}  # keys of a case that its score does not depend on
 
@@ -32,6 +34,24 @@ class Prefix(Row):
     text: str = Field(min_length=1)
 
 
+class Message(BaseModel):
+    """One message of a conversation, as the OpenAI interface has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Message":
+        if self.content is None and not self.tool_calls:
+            raise ValueError("a message has `content`")
+        return self
+
+
 class Case(Row):
     """What all cases share.
 
@@ -39,25 +59,36 @@ class Case(Row):
         family: The row that the case is described in; the suite's name when absent.
         prefix: Id of the prefix that `input` follows.
         prompt: The whole prompt, in place of `prefix` and `input`.
-        stop: Strings that end the answer.
-        max_tokens: Most new tokens of the answer.
+        messages: A conversation for the model's chat template, in place of both.
+        stop: Strings that end the answer; for messages none, else a line end, where nothing is said.
+        max_tokens: Most new tokens of the answer; for messages 512, else 64, where nothing is said.
     """
 
     family: str = ""
     prefix: str | None = None
     input: str | None = None
     prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
     stop: list[str] = ["\n"]
     max_tokens: int = Field(default=64, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _limits_of_messages(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("messages") is not None:
+            return {"stop": [], "max_tokens": 512, **given}
+        return given
+
     @model_validator(mode="after")
     def _one_prompt(self) -> "Case":
-        if (self.prompt is None) == (self.input is None):
-            raise ValueError("a case has either `prompt` or `input`")
+        if sum(said is not None for said in (self.prompt, self.input, self.messages)) != 1:
+            raise ValueError("a case has either `prompt` or `input` or `messages`")
         if self.prefix is not None and self.input is None:
             raise ValueError("`prefix` goes with `input`")
-        if not (self.prompt or self.input):
+        if not (self.prompt or self.input or self.messages):
             raise ValueError("the prompt is empty")
+        if self.messages is not None and self.messages[-1].role == "assistant":
+            raise ValueError("messages: the last one is not the assistant's")
         if "" in self.stop:
             raise ValueError("a stop string is empty")
         return self
@@ -67,21 +98,14 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 def read_rows(path: Path, kind: type[RowT]) -> list[tuple[int, RowT]]:
-    """The rows of a JSONL file with their line numbers; blank lines are skipped.
+    """The rows of a JSONL file, or of a YAML list, with their line numbers; blank lines are skipped.
 
     Raises:
         ConfigError: Naming file and line: no such file, not JSON, a wrong key or value, a repeated id, no rows.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a case file: {getattr(error, 'strerror', error)}") from error
     rows: list[tuple[int, RowT]] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        row = _row(line, kind, f"{path}:{number}")
+    for number, row in read_list(path, kind) if path.suffix in (".yaml", ".yml") else _lines(path, kind):
         if row.id in seen:
             raise ConfigError(f"{path}:{number}: the id {row.id!r} is already used on line {seen[row.id]}")
         seen[row.id] = number
@@ -89,6 +113,16 @@ def read_rows(path: Path, kind: type[RowT]) -> list[tuple[int, RowT]]:
     if not rows:
         raise ConfigError(f"{path}: holds no cases")
     return rows
+
+
+def _lines(path: Path, kind: type[RowT]) -> Iterator[tuple[int, RowT]]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a case file: {getattr(error, 'strerror', error)}") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, _row(line, kind, f"{path}:{number}")
 
 
 def _row(line: str, kind: type[RowT], where: str) -> RowT:
@@ -124,6 +158,8 @@ def request_for(item: Item, case: Case, prefixes: dict[str, str]) -> GenerateReq
     """The one request of a case."""
     before = prefixes[case.prefix] if case.prefix is not None else ""
     prompt = case.prompt if case.prompt is not None else before + (case.input or "")
+    if case.messages is not None:
+        prompt = [message.model_dump(exclude_none=True) for message in case.messages]
     return GenerateRequest(id=item.id, prompt=prompt, max_tokens=case.max_tokens, stop=tuple(case.stop))
 
 

@@ -13,6 +13,8 @@ class SuiteSpec(BaseModel):
         kind: `lmeval` (lm-eval tasks), `toolcall` or `formats` (case files).
         tasks: For `lmeval`: task files, folders of task files, or names of lm-eval's own tasks.
         cases: For the other kinds: the case file.
+        format: For `toolcall`: how calls are written (`hermes`, `kimi_k2`, ...); `auto` takes what the chat template
+            teaches.
         limit: Most items of each family, spread evenly over its few-shot prefixes.
     """
 
@@ -22,6 +24,7 @@ class SuiteSpec(BaseModel):
     kind: Literal["lmeval", "toolcall", "formats"]
     tasks: list[str] = []
     cases: str | None = None
+    format: str = "auto"
     limit: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
@@ -30,4 +33,6 @@ class SuiteSpec(BaseModel):
             raise ValueError("a suite of kind `lmeval` has `tasks` and no `cases`")
         if self.kind != "lmeval" and (self.tasks or self.cases is None):
             raise ValueError(f"a suite of kind `{self.kind}` has `cases` and no `tasks`")
+        if self.kind != "toolcall" and self.format != "auto":
+            raise ValueError("`format` goes with suites of kind `toolcall`")
         return self

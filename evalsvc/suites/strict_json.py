@@ -36,6 +36,18 @@ def parse(text: str) -> Any:
         raise NotJson(str(error)) from error
 
 
+def value_at(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that begins at `at`, read as strictly as `parse` does, and where it ends.
+
+    Raises:
+        NotJson: None does.
+    """
+    try:
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise NotJson(str(error)) from error
+
+
 def begins_with_json(text: str) -> bool:
     """Whether a whole JSON object or list opens the text and more follows."""
     stripped = text.strip()

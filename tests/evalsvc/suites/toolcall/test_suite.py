@@ -5,10 +5,18 @@ import json
 import pytest
 
 from evalsvc.errors import ConfigError
-from evalsvc.suites.toolcall import Expect, ToolCallSuite, error_of
+from evalsvc.suites.toolcall import ToolCallSuite
+from evalsvc.suites.toolcall.cases import Expect
+from evalsvc.suites.toolcall.parsers import FORMATS
+from evalsvc.suites.toolcall.scoring import error_of as error_of_parsed
 
+SCHEMAS = {"set_timer": {"type": "object", "properties": {"minutes": {"type": "integer"}}}, "get_weather": {}}
 CALL = Expect.model_validate({"call": {"name": "set_timer", "arguments": {"minutes": 5}}})
 REFUSE = Expect.model_validate({"no_call": "no tool"})
+
+
+def error_of(text, expect):
+    return error_of_parsed(FORMATS["json"].parse(text, SCHEMAS), expect, SCHEMAS)
 
 
 def call(name="set_timer", **arguments):
@@ -21,36 +29,36 @@ def call(name="set_timer", **arguments):
         (call(minutes=5), None),
         (f"  {call(minutes=5)}\n", None),
         ('{"arguments": {"minutes": 5}, "name": "set_timer"}', None),
-        (call(minutes=6), "wrong_arguments"),
-        (call(minutes=5.0), "wrong_arguments"),
-        (call(minutes="5"), "wrong_arguments"),
-        (call(minutes=True), "wrong_arguments"),
-        (call(), "wrong_arguments"),
-        (call(minutes=5, unit="s"), "wrong_arguments"),
+        (call(minutes=6), "wrong_value"),
+        (call(minutes=5.0), "wrong_type"),
+        (call(minutes="5"), "wrong_type"),
+        (call(minutes=True), "wrong_type"),
+        (call(), "missing_required"),
+        (call(minutes=5, unit="s"), "extra_argument"),
         (call("get_weather", minutes=5), "wrong_tool"),
-        ('{"name": 5, "arguments": {}}', "wrong_tool"),
-        ('{"name": "set_timer"}', "not_a_call"),
-        ('{"name": "set_timer", "arguments": [5]}', "not_a_call"),
-        ('{"name": "set_timer", "arguments": {"minutes": 5}, "id": 1}', "not_a_call"),
-        (f"[{call(minutes=5)}]", "not_a_call"),
-        ("5", "not_a_call"),
-        ("", "not_json"),
-        ("Sure!", "not_json"),
-        (call(minutes=5) + call(minutes=5), "not_json"),
-        (f"Call: {call(minutes=5)}", "not_json"),
-        ("no tool", "refused_when_should_call"),
-        ('{"name": "set_timer", "name": "set_timer", "arguments": {"minutes": 5}}', "not_json"),
-        ('{"name": "set_timer", "arguments": {"minutes": NaN}}', "not_json"),
-        ('{"name": "set_timer", "arguments": {"minutes": -Infinity}}', "not_json"),
-        ('{"name": "set_timer", "arguments": {"minutes": 1e999}}', "wrong_arguments"),
-        ('{"name": "set_timer", "arguments": {"minutes": ' + "9" * 6000 + "}}", "not_json"),
-        ('{"name": "\\ud800", "arguments": {}}', "wrong_tool"),
-        ("\ud800", "not_json"),
-        ("[" * 100_000, "not_json"),
-        ('{"name":' * 100_000, "not_json"),
-        ("x" * 1_000_000, "not_json"),
+        ('{"name": 5, "arguments": {}}', "unparsable"),
+        ('{"name": "set_timer"}', "unparsable"),
+        ('{"name": "set_timer", "arguments": [5]}', "unparsable"),
+        ('{"name": "set_timer", "arguments": {"minutes": 5}, "id": 1}', "unparsable"),
+        (f"[{call(minutes=5)}]", "unparsable"),
+        ("5", "not_triggered"),
+        ("", "not_triggered"),
+        ("Sure!", "not_triggered"),
+        (call(minutes=5) + call(minutes=5), "unparsable"),
+        (f"Call: {call(minutes=5)}", "unparsable"),
+        ("no tool", "not_triggered"),
+        ('{"name": "set_timer", "name": "set_timer", "arguments": {"minutes": 5}}', "unparsable"),
+        ('{"name": "set_timer", "arguments": {"minutes": NaN}}', "unparsable"),
+        ('{"name": "set_timer", "arguments": {"minutes": -Infinity}}', "unparsable"),
+        ('{"name": "set_timer", "arguments": {"minutes": 1e999}}', "wrong_type"),
+        ('{"name": "set_timer", "arguments": {"minutes": ' + "9" * 6000 + "}}", "unparsable"),
+        ('{"name": "\\ud800", "arguments": {}}', "hallucinated_tool"),
+        ("\ud800", "not_triggered"),
+        ("[" * 100_000, "unparsable"),
+        ('{"name":' * 100_000, "unparsable"),
+        ("x" * 1_000_000, "not_triggered"),
         (call(minutes=5) + " " * 1_000_000, None),
-        ('"' + "x" * 1_000_000 + '"', "not_a_call"),
+        ('"' + "x" * 1_000_000 + '"', "not_triggered"),
     ],
 )
 def test_an_answer_where_a_call_is_right(text, error):
@@ -64,7 +72,7 @@ def test_an_answer_where_a_call_is_right(text, error):
         ("No tool", "other_text"),
         ("no tool fits", "other_text"),
         ("", "other_text"),
-        ("[" * 100_000, "other_text"),
+        ("[" * 100_000, "called_when_should_refrain"),
         (call(minutes=5), "called_when_should_refrain"),
         ('{"name": "set_tim', "called_when_should_refrain"),
     ],
@@ -75,7 +83,7 @@ def test_an_answer_where_a_refusal_is_right(text, error):
 
 def test_deep_arguments_are_compared_without_following_the_answer(tmp_path):
     deep = "[" * 900 + "]" * 900
-    assert error_of('{"name": "set_timer", "arguments": {"minutes": ' + deep + "}}", CALL) == "wrong_arguments"
+    assert error_of('{"name": "set_timer", "arguments": {"minutes": ' + deep + "}}", CALL) == "wrong_type"
 
 
 def case(**changes):
@@ -103,10 +111,10 @@ def test_a_users_own_case_needs_no_prefix_and_is_scored(tmp_path, answer):
     assert request is not None
     assert (request.prompt, request.stop) == ("Say it.", ("\n",))
     assert suite.next_request(mine, [answer("x")]) is None
-    (right,) = suite.score(mine, [answer(call(minutes=5))])
-    (wrong,) = suite.score(mine, [answer("five")])
+    right, *_ = suite.score(mine, [answer(call(minutes=5))])
+    wrong, *_ = suite.score(mine, [answer("five")])
     assert (right.metric, right.value, right.error_class) == (mine.metric, 1.0, None)
-    assert (wrong.value, wrong.error_class) == (0.0, "not_json")
+    assert (wrong.value, wrong.error_class) == (0.0, "not_triggered")
 
 
 def test_the_item_hash_follows_what_is_right_and_not_the_limits(tmp_path):

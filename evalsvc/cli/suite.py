@@ -1,0 +1,72 @@
+"""`evalsvc suite`: case files made from public sets, and looked over before a model sees them."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from evalsvc.cli.common import Json
+
+app = typer.Typer(help="Import public sets as case files, and check case files.", no_args_is_help=True)
+
+
+@app.command("import")
+def import_(
+    kind: Annotated[Literal["bfcl", "ifeval"], typer.Argument(help="What PATH holds.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file of the set; for bfcl a folder of them, too.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Case file to write (JSONL).")],
+) -> None:
+    """Write a public set as a case file: bfcl for a suite of kind `toolcall`, ifeval for one of kind `formats`."""
+    import json
+
+    from evalsvc.cli.common import note, refuse_unwritable, write_file
+
+    refuse_unwritable(out)
+    if kind == "bfcl":
+        from evalsvc.suites.toolcall.bfcl import import_bfcl
+
+        cases = import_bfcl(path)
+    else:
+        from evalsvc.suites.formats.ifeval import import_ifeval
+
+        made = import_ifeval(path)
+        cases = made.cases
+        for key, reason in made.left_out.items():
+            note(f"left out {key}: {reason}")
+        for key, remark in made.notes.items():
+            note(f"{key}: {remark}")
+    write_file(out, "".join(json.dumps(case) + "\n" for case in cases))
+    note(f"{len(cases)} cases written to {out}")
+
+
+@app.command()
+def validate(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file of tool-call cases.")],
+    format: Annotated[str, typer.Option("--format", help="How calls are written; all formats that are known: all.")] = (
+        "json"
+    ),
+    json: Json = False,
+) -> None:
+    """Score every case's right answer, an empty and a wrong one, and name duplicates, doubts and misfits. No model."""
+    from evalsvc.cli.common import one_line, print_json, stdout_console
+    from evalsvc.errors import ConfigError
+    from evalsvc.suites.toolcall.parsers import FORMATS
+    from evalsvc.suites.toolcall.validate import validate as look_over
+
+    if format not in ("all", *FORMATS):
+        raise ConfigError(f"--format {format}: not a format; known: all, {', '.join(FORMATS)}")
+    found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format])}
+    problems = list(dict.fromkeys(problem for one in found.values() for problem in one.problems))
+    first = next(iter(found.values()))
+    document = {"cases": first.cases, "unproven": first.unproven, "formats": list(found), "problems": problems}
+    if json:
+        print_json({"schema": "evalsvc.suite.validate/1", **document})
+    else:
+        console = stdout_console()
+        for problem in problems:
+            console.print(one_line(problem), soft_wrap=True)
+        console.print(
+            f"{first.cases} cases, {first.unproven} whose right answer is a pattern, {len(problems)} problems"
+        )
+    if problems:
+        raise ConfigError(f"{path}: {len(problems)} problems in {first.cases} cases")
