@@ -162,7 +162,9 @@ def walk(text: str, marks: Sequence[str], read: ReadCalls, leniency: Leniency, r
     )
 
 
-def split_reasoning(text: str, marks: Sequence[str] = (), opens: str = "<think>", closes: str = "</think>"):
+def split_reasoning(
+    text: str, marks: Sequence[str] = (), opens: str = "<think>", closes: str = "</think>"
+) -> tuple[str, str]:
     """Reasoning and the rest of an answer.
 
     A template may have opened the reasoning already, so a lone closing tag ends it too, unless the tag is data: inside
