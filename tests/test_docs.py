@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -14,8 +14,10 @@ from evalsvc import errors
 from evalsvc.cli.main import COMMANDS, build_app
 from evalsvc.experiment import ArmConfig, Experiment, load_experiment
 from evalsvc.limits import Margin, MoreSampling
+from evalsvc.modes import MODES
 from evalsvc.policy import Policy, load_policy
 from evalsvc.suites.formats import FormatSuite
+from evalsvc.suites.formats.case import AnyConstraint
 from evalsvc.suites.toolcall import ToolCallSuite
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +106,15 @@ def test_the_makefile_gates_the_arms_of_the_demo() -> None:
     baseline = re.search(r"^BASELINE := (.*)$", MAKEFILE, flags=re.MULTILINE)
     assert listed and listed[1].split() == experiment.arms_in_order[1:]
     assert baseline and baseline[1] == experiment.baseline
+
+
+def test_every_kind_of_constraint_and_every_failure_mode_stands_in_the_readme() -> None:
+    told = README.split("- **Constraints**")[1].split("\n- **Few-shot")[0]
+    for kind in get_args(get_args(AnyConstraint)[0]):
+        (name,) = get_args(kind.model_fields["kind"].annotation)
+        assert f"`{name}`" in told or f'"{name}"' in told
+    for mode in MODES:
+        assert mode.replace("_", " ") in " ".join(told.split())
 
 
 def test_the_pinned_versions_lie_in_the_ranges_that_the_package_asks() -> None:
