@@ -22,8 +22,11 @@ REFUSAL_CHARACTERS = 160
 _SPECIAL = re.compile(
     r"<\|(?!tool|python_tag|channel|message|constrain|call|recipient)[A-Za-z][A-Za-z0-9_]{0,40}\|>"
     r"|\[/?INST\]|<</?SYS>>|</?(?:bos|eos|pad|unk|start_of_turn|end_of_turn|begin_of_text|end_of_text)>"
-    r"|<｜[^<>｜\s]{1,60}｜>"
+    r"|<｜(?!tool)[^<>｜\s]{1,60}｜>"
 )
+_FRAME = frozenset(
+    ("<|start|>", "<|end|>", "<|return|>")
+)  # what stands around a channel belongs to the answer's format
 _STRIKE = re.compile(r"</?s>")
 _REFUSAL = re.compile(
     r"\b(?:i(?:['’]m| am) (?:so |very |truly )?sorry,? but|i(?:['’]m| am) (?:not able|unable) to|"
@@ -91,7 +94,10 @@ def failure_scores(item: Item, request: Asked, answers: Sequence[Answer]) -> lis
         return []
     found: dict[str, float] = {}
     for answer in texts:
-        found |= failures(answer.text, answer.finish_reason, prompt)
+        said = failures(answer.text, answer.finish_reason, prompt)
+        if getattr(answer, "tool_calls", None):
+            said.pop("empty", None)  # the answer is the list of calls
+        found |= said
     first = next(iter(found), None)
     metrics = {ANY: float(bool(found)), **{PREFIX + name: value for name, value in found.items()}}
     return [
@@ -141,8 +147,12 @@ def _gibberish(text: str, entropy: Entropy | None) -> bool:
 
 
 def _leaks(text: str, prompt: str) -> bool:
-    """Whether a special token stands in the text; `<s>` only where the prompt has no such mark, which is HTML too."""
-    if _SPECIAL.search(text):
+    """Whether a special token stands in the text, those of tool calls and channels aside.
+
+    `<s>` counts alone, and only where the prompt has no such mark: it is HTML, too.
+    """
+    framed = _FRAME if "<|channel|>" in text else frozenset()
+    if any(mark.group() not in framed for mark in _SPECIAL.finditer(text)):
         return True
     marks = set(_STRIKE.findall(text))
     return len(marks) == 1 and not marks & set(_STRIKE.findall(prompt))
