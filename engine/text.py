@@ -126,7 +126,7 @@ class Text:
         context's own length. Without context a text follows `prefix_id`, once.
         """
         if isinstance(continuation, str) and isinstance(context, Sequence):
-            if any(isinstance(entry, Mapping) for entry in context):
+            if not isinstance(context, str) and any(isinstance(entry, Mapping) for entry in context):
                 return _split(self.write(context), continuation, self.encode_plain)  # pyright: ignore[reportArgumentType]
             if context == "":
                 ids = self.encode_plain(continuation)

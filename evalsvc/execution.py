@@ -38,6 +38,7 @@ class Prepared:
     asked: list[Question]
     hash: str
     passages: list[str]
+    allow_code: bool = False
 
     def items_by_suite(self) -> dict[str, int]:
         """Items of each suite, each item once."""
@@ -45,8 +46,12 @@ class Prepared:
         return {s.name: sum(name == s.name for name, _ in items) for s in self.experiment.suites}
 
 
-def prepare(path: Path) -> Prepared:
+def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
     """Reads an experiment and its suites.
+
+    Args:
+        path: The experiment file.
+        allow_code: Whether Python that a user's task files name may run.
 
     Raises:
         ConfigError: A file that cannot be used; names it and the line.
@@ -59,7 +64,8 @@ def prepare(path: Path) -> Prepared:
                 raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
     template = template_of(base_dir / Path(experiment.model).expanduser())
-    asked = questions([load_suite(spec, base_dir, template) for spec in experiment.suites], experiment.throughs)
+    suites = [load_suite(spec, base_dir, template, allow_code=allow_code) for spec in experiment.suites]
+    asked = questions(suites, experiment.throughs)
     keys = [list(question.key) for question in asked]
     digest = experiment_hash(
         experiment,
@@ -69,7 +75,7 @@ def prepare(path: Path) -> Prepared:
         ],
         passages,
     )
-    return Prepared(path, experiment, base_dir, asked, digest, passages)
+    return Prepared(path, experiment, base_dir, asked, digest, passages, allow_code)
 
 
 def _passages(path: Path) -> list[str]:
@@ -118,7 +124,9 @@ def execute(
     for batch in _batches(jobs, experiment.baseline, policy):
         workers = min(experiment.workers, len(batch))
         if workers > 1:
-            todo = [(str(prepared.path), prepared.hash, store.address, job, policy) for job in batch]
+            todo = [
+                (str(prepared.path), prepared.allow_code, prepared.hash, store.address, job, policy) for job in batch
+            ]
             run_parallel(run_job_elsewhere, todo, workers, report)
             continue
         for job in batch:
@@ -172,13 +180,15 @@ def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> t
     return aa_id, None if _finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
 
-def run_job_elsewhere(path: str, digest: str, database: str, job: Job, policy: Policy | None, report: Reporter) -> None:
+def run_job_elsewhere(
+    path: str, allow_code: bool, digest: str, database: str, job: Job, policy: Policy | None, report: Reporter
+) -> None:
     """A job in a process of its own, which reads everything again.
 
     Raises:
         ConfigError: What was read is no longer what the run began with.
     """
-    prepared = prepare(Path(path))
+    prepared = prepare(Path(path), allow_code=allow_code)
     if prepared.hash != digest:
         raise ConfigError(f"{path}: it or a suite of it was edited while its run was under way; run again")
     with open_store(database) as store:

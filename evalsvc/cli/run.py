@@ -14,6 +14,10 @@ def run(
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start another run even if this one exists.")] = False,
     families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Run Python that lm-eval task files of yours name (`!function`, `class`)."),
+    ] = False,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
@@ -34,7 +38,7 @@ def run(
     from evalsvc.store.lock import run_lock
     from evalsvc.store.session import Location, open_store
 
-    prepared = prepare(Path(file))
+    prepared = prepare(Path(file), allow_code=allow_code)
     named = prepared.experiment.policy
     if gate is not None:
         policy = load_policy(gate)

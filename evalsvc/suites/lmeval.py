@@ -1,72 +1,74 @@
 """lm-eval tasks: documents, prompts, targets, filters and metrics are lm-eval's own."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from evalsvc.engine.requests import Answer, GenerateRequest, ScoreRequest, ScoreResult
-from evalsvc.errors import CapabilityError, ConfigError, EvalsvcError, EvidenceError
+from evalsvc.engine.requests import Answer, GenerateRequest, RollingRequest, ScoreResult
+from evalsvc.errors import CapabilityError, EvidenceError
 from evalsvc.suites.base import Asked, Item, Score
-from evalsvc.suites.items import content_hash, take
+from evalsvc.suites.items import take
 from evalsvc.suites.prompts import answer_text
-from evalsvc.suites.task_build import build_tasks, generation_limits
-
-
-@dataclass(frozen=True)
-class Question:
-    """One document of one task with its rendered prompt; the payload of an item."""
-
-    task: Any
-    doc_id: int
-    doc: dict[str, Any]
-    context: str
+from evalsvc.suites.task_build import build_tasks
+from evalsvc.suites.task_check import reads_all_repeats
+from evalsvc.suites.task_items import task_items
+from evalsvc.suites.task_questions import Asking, Question
+from evalsvc.suites.task_scores import Value, aggregated, values_of
 
 
 class LmEvalSuite:
-    """Items of one or more lm-eval tasks.
+    """Items of one or more lm-eval tasks, groups or tags.
 
-    A task's `metadata` may say `family: NAME` and `prefix: ID`; without them the task is its own family and its items
-    are taken as independent. The verdict reads the first metric of `metric_list` through the first filter.
+    A task is its own family, so that a group's tasks are its slices; its `metadata` may say `family: NAME`. Documents
+    under one prefix are a cluster: `prefix: ID` in the metadata, the set of examples where the suite draws them, or the
+    task where its sampler takes the first ones for every document. Tasks of a group of six or more are clusters too
+    (subjects of MMLU). The verdict reads the first right-or-wrong metric through the first filter, else the first
+    metric of which more is better; all others are stored beside it.
 
     Args:
         name: The suite's name.
-        tasks: Task files, folders of task files, or names of lm-eval's own tasks.
+        tasks: Task or group files, folders of them, or names of lm-eval's own tasks, groups and tags.
         base_dir: Folder that relative paths start from.
-        limit: Most items of each family, spread evenly over its prefixes.
+        limit: Most items of each family, spread evenly over its clusters.
+        asking: How documents become prompts.
+        allow_code: Whether Python that task files name may run.
+
+    Raises:
+        ConfigError: Something named is missing or wrong.
+        CapabilityError: A task needs what this version does not serve, or lm-eval is not installed.
     """
 
     def __init__(
-        self, name: str, tasks: Sequence[str | Path], *, base_dir: Path | None = None, limit: int | None = None
+        self,
+        name: str,
+        tasks: Sequence[str | Path],
+        *,
+        base_dir: Path | None = None,
+        limit: int | None = None,
+        asking: Asking | None = None,
+        allow_code: bool = False,
     ) -> None:
         try:
-            self.scoring_version = f"lmeval-2/lm-eval-{version('lm-eval')}"
+            self.scoring_version = f"lmeval-3/lm-eval-{version('lm-eval')}"
         except PackageNotFoundError as error:
             raise CapabilityError(f"suite {name!r}: lm-eval tasks need the extra `engine`") from error
+        asking = asking or Asking()
         self.name = name
-        built = build_tasks(tasks, base_dir or Path())
-        self._items = take([item for task in built for item in _items(task)], limit)
+        self._built = build_tasks(tasks, base_dir or Path(), num_fewshot=asking.num_fewshot, allow_code=allow_code)
+        self._items = take(task_items(self._built, asking), limit)
 
     def items(self) -> Sequence[Item]:
         """All items, task by task, in the order of their documents."""
         return self._items
 
     def next_request(self, item: Item, answers: Sequence[Answer]) -> Asked | None:
-        """The document's one request: its choices to score, or its prompt to continue."""
-        if answers:
-            return None
+        """The document's request: its choices or text to score, or its prompt to continue.
+
+        Where a filter looks at all repeats together, the same request comes again until there are enough answers.
+        """
         question: Question = item.payload
-        made = _instances(question)
-        if item.scored_by == "loglikelihood":
-            return ScoreRequest(
-                id=item.id,
-                context=question.context,
-                continuations=tuple(instance.args[1] for instance in made),
-            )
-        stop, limit = generation_limits(question.task)
-        return GenerateRequest(id=item.id, prompt=question.context, max_tokens=limit, stop=stop)
+        return question.request(item.id) if len(answers) < question.answers else None
 
     def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
         """Every metric, once a filter. Of a metric of the whole corpus its parts, as `METRIC.0` and `METRIC.1`.
@@ -74,26 +76,56 @@ class LmEvalSuite:
         Raises:
             EvidenceError: lm-eval's own scoring failed, which no answer is to blame for.
         """
+        question: Question = item.payload
+        better = question.task.higher_is_better()
         answer = answers[-1]
-        if isinstance(answer, ScoreResult):
-            responses: list[Any] = list(zip(answer.logprobs, answer.greedy, strict=True))
-            tie = tie_of(answer.logprobs)
-        else:
-            responses, tie = [answer_text(answers)], None
+        tie = tie_of(_choices(question, answer)) if isinstance(answer, ScoreResult) else None
         wrong = "wrong_choice" if isinstance(answer, ScoreResult) else "wrong_answer"
         try:
-            found = list(_metrics(item.payload, responses))
+            found = list(values_of(question, _responses(question, answers)))
         except Exception as error:
             raise EvidenceError(f"{self.name}: lm-eval cannot score item {item.id}: {error}") from error
+
+        def error_class(value: Value) -> str | None:
+            if value.part is not None or better.get(value.metric, True) is False:
+                return None
+            return tie or (wrong if 0 <= value.value < 1 else None)
+
         return [
-            Score(
-                metric=metric,
-                filter=name,
-                value=value,
-                error_class=None if part else tie or (wrong if value < 1 else None),
-            )
-            for name, metric, value, part in found
+            Score(metric=value.name, filter=value.filter, value=value.value, error_class=error_class(value))
+            for value in found
         ]
+
+    def aggregate(self, scores: Mapping[str, Sequence[Score]]) -> dict[str, dict[str, float]]:
+        """What lm-eval reports of these scores, by task and by group, as `METRIC,FILTER` and value.
+
+        Args:
+            scores: By item; items that are missing are left out, as if they were not asked.
+        """
+        documents: dict[str, list[Sequence[Score]]] = {}
+        for item in self._items:
+            if item.id in scores:
+                documents.setdefault(item.payload.task.task_name, []).append(scores[item.id])
+        return aggregated(self._built.tasks, self._built.groups, documents)
+
+
+def _responses(question: Question, answers: Sequence[Answer]) -> list[list[Any]]:
+    """As lm-eval's models return them: of each request its repeats."""
+    answer, asked = answers[-1], question.request("")
+    repeats = question.task.config.repeats if reads_all_repeats(question.task) else 1
+    if isinstance(answer, ScoreResult):
+        if isinstance(asked, RollingRequest):
+            return [[answer.logprobs[0]] * repeats]
+        return [[pair] * repeats for pair in zip(answer.logprobs, answer.greedy, strict=True)]
+    assert isinstance(asked, GenerateRequest)
+    texts = [answer_text([each]) for each in answers]
+    return [texts * repeats if len(texts) < repeats else texts]  # a greedy answer is the same each time
+
+
+def _choices(question: Question, answer: ScoreResult) -> Sequence[float]:
+    """Log-likelihoods of the choices, without those of the choices by themselves."""
+    alone = "acc_mutual_info" in question.task._metric_fn_list
+    return answer.logprobs[: len(answer.logprobs) // 2] if alone else answer.logprobs
 
 
 def tie_of(logprobs: Sequence[float]) -> str | None:
@@ -106,94 +138,3 @@ def tie_of(logprobs: Sequence[float]) -> str | None:
     if len(logprobs) < 2 or equal < 2:
         return None
     return "tie" if equal == len(logprobs) else "tie_at_top"
-
-
-def _items(task: Any) -> Iterator[Item]:
-    questions = _questions(task)
-    metadata = task.config.metadata if isinstance(task.config.metadata, dict) else {}
-    chosen = task.OUTPUT_TYPE == "multiple_choice"
-    for question in questions:
-        target = task.doc_to_target(question.doc)
-        choices = task.doc_to_choice(question.doc) if chosen else None
-        scored = {
-            "doc": question.doc,
-            "target": target,
-            "choices": choices,
-            "output_type": task.OUTPUT_TYPE,
-            "metrics": task.config.metric_list,
-            "filters": task.config.filter_list,
-        }
-        yield Item(
-            id=f"{task.task_name}:{question.doc_id}",
-            family=str(metadata.get("family", task.task_name)),
-            cluster=str(metadata.get("prefix", "")),
-            sha256=content_hash(scored),
-            metric=next(iter(task._metric_fn_list)),
-            filter=task._filters[0].name,
-            chance=(len(target) if isinstance(target, list) else 1) / len(choices) if choices else 0.0,
-            scored_by="loglikelihood" if chosen else "generation",
-            gold=_gold(target, choices),
-            payload=question,
-        )
-
-
-def _gold(target: Any, choices: Sequence[str] | None) -> int | None:
-    """The right choice as lm-eval finds it: by its number or its text."""
-    if isinstance(target, str) and choices and target in choices:
-        return list(choices).index(target)
-    return target if type(target) is int and choices and 0 <= target < len(choices) else None
-
-
-def _questions(task: Any) -> list[Question]:
-    """Renders all documents, in their order: lm-eval's default sampler draws shots document after document."""
-    try:
-        questions = [Question(task, doc_id, doc, _context(task, doc)) for doc_id, doc in task.doc_iterator()]
-        if questions:
-            instances = _instances(questions[0])
-            chosen = task.OUTPUT_TYPE == "multiple_choice"
-            list(_metrics(questions[0], [(-1.0, False)] * len(instances) if chosen else [""]))
-    except EvalsvcError:
-        raise
-    except Exception as error:  # templates and metrics of a task file raise whatever they meet
-        first = str(error).strip().split("\n")[0]
-        raise ConfigError(
-            f"task {task.task_name!r}: lm-eval cannot render or score its documents: {type(error).__name__}: {first}"
-        ) from error
-    empty = next((q for q in questions if not q.context), None)
-    if empty is not None:
-        raise CapabilityError(f"task {task.task_name!r}: document {empty.doc_id} has an empty prompt")
-    return questions
-
-
-def _context(task: Any, doc: dict[str, Any]) -> str:
-    return task.fewshot_context(doc, num_fewshot=task.config.num_fewshot or 0, gen_prefix=task.doc_to_prefix(doc))
-
-
-def _instances(question: Question) -> list[Any]:
-    task = question.task
-    made = task.construct_requests(
-        doc=question.doc, ctx=question.context, metadata=(task.task_name, question.doc_id, 1)
-    )
-    return made if isinstance(made, list) else [made]
-
-
-def _metrics(question: Question, responses: Sequence[Any]) -> Iterator[tuple[str, str, float, bool]]:
-    """Filter, metric, value and whether it is a part, of one document, as lm-eval's evaluator finds them.
-
-    What lm-eval hands to an aggregation as a tuple of numbers (right and given class, log-likelihood and weight) has
-    two parts or more; tuples of anything else, and texts, are left out.
-    """
-    instances = _instances(question)
-    for instance, response in zip(instances, responses, strict=True):
-        instance.resps = [response]
-    for ensemble in question.task._filters:
-        ensemble.apply(instances)
-    for ensemble in question.task._filters:
-        filtered = [instance.filtered_resps[ensemble.name] for instance in instances]
-        for metric, value in question.task.process_results(question.doc, filtered).items():
-            if isinstance(value, tuple | list):
-                if all(isinstance(part, Real) for part in value):
-                    for index, part in enumerate(value):
-                        yield ensemble.name, f"{metric}.{index}", float(part), True
-            elif not isinstance(value, dict | str):
-                yield ensemble.name, metric, float(value), False

@@ -6,23 +6,34 @@ from evalsvc.suites.base import Suite
 from evalsvc.suites.formats import FormatSuite
 from evalsvc.suites.lmeval import LmEvalSuite
 from evalsvc.suites.spec import SuiteSpec
+from evalsvc.suites.task_questions import Asking
 from evalsvc.suites.toolcall import ToolCallSuite
 
 
-def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None) -> Suite:
+def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, allow_code: bool = False) -> Suite:
     """The suite, its files read and checked.
 
     Args:
         spec: What the experiment file says.
         base_dir: Folder that relative paths start from: the experiment file's.
         template: The model's chat template, where it is known before anything is loaded.
+        allow_code: Whether Python that a user's task files name may run.
 
     Raises:
         ConfigError: A file is missing or wrong; names it and the line.
         CapabilityError: A task needs what this version does not serve.
     """
     if spec.kind == "lmeval":
-        return LmEvalSuite(spec.name, spec.tasks, base_dir=base_dir, limit=spec.limit)
+        asking = Asking(
+            num_fewshot=spec.num_fewshot,
+            chat=spec.apply_chat_template,
+            multiturn=spec.fewshot_as_multiturn,
+            system=spec.system_instruction,
+            draws=spec.prefix_draws,
+        )
+        return LmEvalSuite(
+            spec.name, spec.tasks, base_dir=base_dir, limit=spec.limit, asking=asking, allow_code=allow_code
+        )
     path = base_dir / (spec.cases or "")
     if spec.kind == "toolcall":
         return ToolCallSuite(spec.name, path, spec.limit, form=spec.format, template=template)

@@ -4,6 +4,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LMEVAL_KEYS = {
+    "num_fewshot",
+    "apply_chat_template",
+    "fewshot_as_multiturn",
+    "system_instruction",
+    "prefix_draws",
+}
+
 
 class SuiteSpec(BaseModel):
     """One suite of an experiment.
@@ -16,6 +24,13 @@ class SuiteSpec(BaseModel):
         format: For `toolcall`: how calls are written (`hermes`, `kimi_k2`, ...); `auto` takes what the chat template
             teaches.
         limit: Most items of each family, spread evenly over its few-shot prefixes.
+        num_fewshot: For `lmeval`, as the keys below: examples before each document, in place of what the tasks say; a
+            task that says 0 keeps it, as in lm-eval.
+        apply_chat_template: Prompts are conversations in the model's own template.
+        fewshot_as_multiturn: In a conversation each example is a turn of its own.
+        system_instruction: Stands before everything else; in a conversation it is the system's turn.
+        prefix_draws: Sets of examples to draw from the tasks' pools (seeds 1234, 1235, ...). Documents take turns with
+            the sets, and those under one set are a cluster; each document is asked once.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -26,6 +41,11 @@ class SuiteSpec(BaseModel):
     cases: str | None = None
     format: str = "auto"
     limit: int | None = Field(default=None, ge=1)
+    num_fewshot: int | None = Field(default=None, ge=0)
+    apply_chat_template: bool = False
+    fewshot_as_multiturn: bool = True
+    system_instruction: str | None = Field(default=None, min_length=1)
+    prefix_draws: int | None = Field(default=None, ge=2)
 
     @model_validator(mode="after")
     def _tasks_or_cases(self) -> "SuiteSpec":
@@ -35,4 +55,6 @@ class SuiteSpec(BaseModel):
             raise ValueError(f"a suite of kind `{self.kind}` has `cases` and no `tasks`")
         if self.kind != "toolcall" and self.format != "auto":
             raise ValueError("`format` goes with suites of kind `toolcall`")
+        if self.kind != "lmeval" and (foreign := sorted(self.model_fields_set & LMEVAL_KEYS)):
+            raise ValueError(f"`{foreign[0]}` is for suites of kind `lmeval`")
         return self

@@ -1,4 +1,4 @@
-"""From task files and task names to lm-eval's own Task objects, and the refusal of what this version does not serve.
+"""From task files and names of tasks, groups and tags to lm-eval's own Task and Group objects.
 
 Everything heavy (lm_eval, datasets) is imported inside the functions.
 """
@@ -7,57 +7,136 @@ import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evalsvc.errors import CapabilityError, ConfigError, EvalsvcError
+from evalsvc.errors import ConfigError, EvalsvcError
+from evalsvc.suites.task_check import check_served
 from evalsvc.suites.task_yaml import TaskFile, find_task_files, local_data, read_task_file
 
 FEWSHOT_SEED = 1234  # what lm-eval's own evaluator sets
-GREEDY = {"do_sample": (False,), "temperature": (0, 0.0)}
-ZERO_ONE = {
-    "multiple_choice": ("acc", "acc_norm", "acc_bytes", "exact_match"),
-    "generate_until": ("exact_match",),
-}
 
 
-def build_tasks(specs: Sequence[str | Path], base_dir: Path) -> list[Any]:
-    """The tasks in the order named.
+@dataclass
+class Built:
+    """What the names of a suite stand for.
+
+    Attributes:
+        tasks: lm-eval's Task objects by name, in the order named.
+        groups: lm-eval's Group objects by name.
+    """
+
+    tasks: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, task: Any, where: str) -> None:
+        """Takes a task. Raises ConfigError for one that is there already."""
+        if task.task_name in self.tasks:
+            raise ConfigError(f"{where}: the task {task.task_name!r} is named twice")
+        self.tasks[task.task_name] = task
+
+    def widest_group(self, task: str) -> int:
+        """Tasks of the largest group that a task belongs to; 0 where it belongs to none."""
+        sizes = [[t.task_name for t in group.get_all_tasks()] for group in self.groups.values()]
+        return max((len(names) for names in sizes if task in names), default=0)
+
+
+def build_tasks(
+    specs: Sequence[str | Path], base_dir: Path, *, num_fewshot: int | None = None, allow_code: bool = False
+) -> Built:
+    """The tasks in the order named, and the groups that they came in.
 
     Args:
-        specs: Task files, folders of task files, or names that lm-eval knows.
+        specs: Task or group files, folders of them, or names that lm-eval knows (tasks, groups, tags).
         base_dir: Folder that relative paths start from.
+        num_fewshot: In place of what the tasks say, but for those that say 0.
+        allow_code: Whether Python that task files name may run. lm-eval's own tasks are lm-eval's own code.
 
     Raises:
         ConfigError: Something named is missing or wrong.
         CapabilityError: A task needs what this version does not serve.
     """
-    from lm_eval.config.task import TaskConfig
-
-    keys = [f.name for f in fields(TaskConfig)]
-    tasks: dict[str, Any] = {}
+    built = Built()
     for spec in specs:
-        for where, task in _named(spec, base_dir / spec, keys):
-            if task.task_name in tasks:
-                raise ConfigError(f"{where}: the task {task.task_name!r} is named twice")
-            check_served(task, where)
-            task.set_fewshot_seed(FEWSHOT_SEED)
-            tasks[task.task_name] = task
-    return list(tasks.values())
+        path = base_dir / spec
+        before = set(built.tasks)
+        if path.exists():
+            _Folder(path, built, allow_code).build()
+        elif path.suffix in (".yaml", ".yml") or "/" in str(spec):
+            raise ConfigError(f"{path}: no such task file or folder")
+        else:
+            _by_name(str(spec), built)
+        for name in built.tasks.keys() - before:
+            check_served(built.tasks[name], f"{spec}: task {name!r}")
+    for task in built.tasks.values():
+        if task.config.num_fewshot != 0:
+            task.config.num_fewshot = num_fewshot if num_fewshot is not None else task.config.num_fewshot or 0
+        task.set_fewshot_seed(FEWSHOT_SEED)
+    return built
 
 
-def _named(spec: str | Path, path: Path, keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    if path.is_dir():
-        for file in find_task_files(path):
-            yield str(file), _from_file(read_task_file(file, keys))
-    elif path.is_file():
-        yield str(path), _from_file(read_task_file(path, keys))
-    elif path.suffix in (".yaml", ".yml") or "/" in str(spec):
-        raise ConfigError(f"{path}: no such task file or folder")
-    else:
-        yield from ((f"task {spec!r}", task) for task in _from_name(str(spec)))
+class _Folder:
+    """One file, or all files of a folder; a group finds its tasks beside it, else among lm-eval's own."""
+
+    def __init__(self, path: Path, built: Built, allow_code: bool) -> None:
+        from lm_eval.config.task import TaskConfig
+
+        self._path, self._built, self._code = path, built, allow_code
+        self._keys = [f.name for f in fields(TaskConfig)]
+        self._mine: set[str] = set()
+
+    def build(self) -> None:
+        """Adds everything to what is built."""
+        paths = find_task_files(self._path) if self._path.is_dir() else [self._path]
+        files = [read_task_file(path, self._keys, allow_code=self._code) for path in paths]
+        for file in files:
+            if not file.is_group:
+                self._task(file)
+        beside = {_name(file): file for file in files}
+        if not self._path.is_dir() and files[0].is_group:
+            there = [path for path in find_task_files(self._path.parent) if path != self._path]
+            beside |= {_name(f): f for f in (read_task_file(p, self._keys, allow_code=self._code) for p in there)}
+        for file in files:
+            if file.is_group:
+                self._group(file, beside, ())
+
+    def _task(self, file: TaskFile) -> Any:
+        task = _from_file(file)
+        self._built.add(task, str(file.path))
+        self._mine.add(task.task_name)
+        return task
+
+    def _group(self, file: TaskFile, beside: dict[str, TaskFile], above: tuple[str, ...]) -> Any:
+        from lm_eval.api.group import Group
+
+        name = file.config["group"]
+        if name in above:
+            raise ConfigError(f"{file.at('task')}: the group {name!r} contains itself")
+        if name in self._built.groups:
+            return self._built.groups[name]
+        try:
+            group = Group.from_config({key: value for key, value in file.config.items() if key != "tag"})
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{file.at('aggregate_metric_list')}: {error}") from error
+        for member in file.config["task"]:
+            if member in self._mine:
+                group.add(self._built.tasks[member])
+            elif member not in beside:
+                for child in _by_name(member, self._built):
+                    group.add(child)
+            elif beside[member].is_group:
+                group.add(self._group(beside[member], beside, (*above, name)))
+            else:
+                group.add(self._task(beside[member]))
+        self._built.groups[name] = group
+        return group
+
+
+def _name(file: TaskFile) -> str:
+    return file.config["group" if file.is_group else "task"]
 
 
 def _from_file(file: TaskFile) -> Any:
@@ -66,27 +145,40 @@ def _from_file(file: TaskFile) -> Any:
     config = {key: value for key, value in file.config.items() if key != "tag"}
     local = local_data(file)
     where = file.at("dataset_kwargs") if local else str(file.path)
-    with tempfile.TemporaryDirectory(prefix="evalsvc-datasets-") as cache, _quiet(offline=local is not None):
+    with tempfile.TemporaryDirectory(prefix="evalsvc-datasets-") as cache_dir, _quiet(offline=local is not None):
         if local is not None:
-            config["dataset_kwargs"] = local | {"cache_dir": cache, "keep_in_memory": True}
-        return _load(config, f"{where}: lm-eval cannot load the task", include_defaults=False)[0]
+            config["dataset_kwargs"] = local | {"cache_dir": cache_dir, "keep_in_memory": True}
+        loaded = _load(config, f"{where}: lm-eval cannot load the task", _manager(include_defaults=False))
+    (task,) = loaded["tasks"].values()
+    return task
 
 
-def _from_name(name: str) -> list[Any]:
+def _by_name(name: str, built: Built) -> list[Any]:
+    """Adds what lm-eval knows by this name; returns the task, the group, or the tasks of the tag."""
     with _quiet(offline=False):
-        return _load(name, f"task {name!r}: lm-eval cannot load it", include_defaults=True)
+        manager = _manager(include_defaults=True)
+        if name not in manager.all_tasks:
+            near = get_close_matches(name, manager.all_tasks, n=3)
+            hint = f"; near it: {', '.join(near)}" if near else ""
+            raise ConfigError(f"no task file and no lm-eval task is called {name!r}{hint}")
+        loaded = _load(name, f"task {name!r}: lm-eval cannot load it", manager)
+    for task in loaded["tasks"].values():
+        built.add(task, f"task {name!r}")
+    built.groups.update(loaded.get("groups") or {})
+    return [built.groups[name]] if name in built.groups else list(loaded["tasks"].values())
 
 
-def _load(spec: Any, complaint: str, include_defaults: bool) -> list[Any]:
+@cache
+def _manager(include_defaults: bool) -> Any:
+    """lm-eval's index; that of all its tasks takes some ten seconds."""
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_defaults=include_defaults)
-    if isinstance(spec, str) and spec not in manager.all_tasks:
-        near = get_close_matches(spec, manager.all_tasks, n=3)
-        hint = f"; near it: {', '.join(near)}" if near else ""
-        raise ConfigError(f"no task file and no lm-eval task is called {spec!r}{hint}")
+    return TaskManager(include_defaults=include_defaults)
+
+
+def _load(spec: Any, complaint: str, manager: Any) -> Any:
     try:
-        return list(manager.load([spec])["tasks"].values())
+        return manager.load([spec])
     except EvalsvcError:
         raise
     except Exception as error:  # lm-eval and datasets raise whatever they met
@@ -94,8 +186,15 @@ def _load(spec: Any, complaint: str, include_defaults: bool) -> list[Any]:
 
 
 def _sentence(error: BaseException) -> str:
-    if any(isinstance(e, ConnectionError) or "Offline" in type(e).__name__ for e in _chain(error)):
-        return "its data are not on this machine and cannot be reached over the network"
+    chain = list(_chain(error))
+    if any(isinstance(e, ConnectionError) or "Offline" in type(e).__name__ for e in chain):
+        return (
+            "its data are not on this machine and cannot be reached over the network; give local files in a task file "
+            "(`dataset_path: json`, `dataset_kwargs: {data_files: ...}`)"
+        )
+    if any(type(e).__name__ == "DatasetNotFoundError" for e in chain):
+        first = str(error).strip().split("\n")[0]
+        return f"neither the hub nor this machine has its data ({first})"
     first = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
@@ -125,59 +224,3 @@ def _quiet(offline: bool) -> Iterator[None]:
         hub.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()
-
-
-def check_served(task: Any, where: str) -> None:
-    """Refuses by name what would be answered or scored otherwise than lm-eval would.
-
-    Raises:
-        CapabilityError: Naming the key and its value.
-    """
-    from lm_eval.api.task import ConfigurableTask
-
-    if not isinstance(task, ConfigurableTask):
-        raise CapabilityError(f"{where}: a task written in Python ({type(task).__name__}) is not served")
-    output = task.OUTPUT_TYPE
-    if output not in ZERO_ONE:
-        raise CapabilityError(f"{where}: output_type {output} is not served, only {' and '.join(ZERO_ONE)}")
-    metrics = list(task._metric_fn_list)
-    refusals = {
-        "repeats": task.config.repeats != 1,
-        "doc_to_image or doc_to_audio": getattr(task, "MULTIMODAL", False),
-        "unsafe_code": task.config.unsafe_code,
-        "several contexts for one document (doc_to_text is a choice's number)": task.multiple_input,
-        "metric acc_mutual_info": "acc_mutual_info" in metrics,
-    }
-    for name, refused in refusals.items():
-        if refused:
-            raise CapabilityError(f"{where}: {name} is not served")
-    if metrics[0] not in ZERO_ONE[output]:
-        raise CapabilityError(
-            f"{where}: the verdict reads the first metric of metric_list, which has to be right or wrong "
-            f"({', '.join(ZERO_ONE[output])}), not {metrics[0]}"
-        )
-    if output == "generate_until":
-        generation_limits(task, where)
-
-
-def generation_limits(task: Any, where: str = "") -> tuple[tuple[str, ...], int]:
-    """Stop strings and most new tokens of a generative task.
-
-    Raises:
-        ConfigError: A stop string or the limit cannot be used.
-        CapabilityError: An argument asks for anything but greedy decoding.
-    """
-    from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
-
-    given = dict(task.config.generation_kwargs or {})
-    until = given.pop("until", None) or []
-    limit = given.pop("max_gen_toks", DEFAULT_MAX_GEN_TOKS)
-    for name, value in given.items():
-        if value not in GREEDY.get(name, ()):
-            raise CapabilityError(f"{where}: generation_kwargs {name}: {value!r} is not served, only greedy decoding")
-    stop = [until] if isinstance(until, str) else until
-    if not all(isinstance(text, str) and text for text in stop):
-        raise ConfigError(f"{where}: generation_kwargs until: {until!r} is not a list of strings")
-    if type(limit) is not int or limit < 1:
-        raise ConfigError(f"{where}: generation_kwargs max_gen_toks: {limit!r} is not a number of tokens")
-    return tuple(stop), limit

@@ -1,8 +1,8 @@
 """Task files in lm-eval's YAML, read so that every complaint can name file and line.
 
-lm-eval's own loader forgets lines and runs `!function`; this one does neither. Two differences in meaning: a key that
-lm-eval does not know is refused, and relative data files start from the folder of the YAML that names them
-(lm-eval starts from the working directory).
+lm-eval's own loader forgets lines and runs `!function`; this one keeps lines and runs code only where it is allowed.
+Two differences in meaning: a key that lm-eval does not know is refused, and relative data files start from the folder
+of the YAML that names them (lm-eval starts from the working directory).
 """
 
 import json
@@ -13,14 +13,15 @@ from typing import Any
 
 import yaml
 
-from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.errors import ConfigError
 
-CODE = "code in task files is not supported in this version"
+CODE = "code in task files runs only with --allow-code"
+GROUP_KEYS = ("group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag")
 
 
 @dataclass(frozen=True)
 class TaskFile:
-    """One task as written, includes merged.
+    """One task or group as written, includes merged.
 
     Attributes:
         path: The file.
@@ -31,6 +32,11 @@ class TaskFile:
     path: Path
     config: dict[str, Any]
     origin: dict[str, tuple[Path, int]]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it names tasks instead of being one."""
+        return "group" in self.config
 
     def at(self, key: str) -> str:
         """`file:line` of a key, or the file alone when the key is absent."""
@@ -50,42 +56,80 @@ def find_task_files(folder: Path) -> list[Path]:
     return found
 
 
-def read_task_file(path: Path, known_keys: Sequence[str]) -> TaskFile:
-    """Reads one task with what it includes.
+def read_task_file(path: Path, known_keys: Sequence[str], *, allow_code: bool = False) -> TaskFile:
+    """Reads one task or group with what it includes.
+
+    Args:
+        path: The file.
+        known_keys: What lm-eval knows in a task file.
+        allow_code: Whether `!function` and `class` may name Python, which then runs.
 
     Raises:
-        ConfigError: Broken YAML, an unknown or repeated key, code, no `task`, an include that is missing or a cycle.
-        CapabilityError: A group, or a task written in Python.
+        ConfigError: Broken YAML, an unknown or repeated key, code that is not allowed or cannot be found, no `task`, an
+            include that is missing or a cycle.
     """
-    file = _read(path.resolve(), ())
+    file = _read(path.resolve(), (), allow_code)
+    if file.is_group:
+        return _checked_group(file)
     for key in file.config:
-        if key == "group":
-            raise CapabilityError(f"{file.at(key)}: groups of tasks are not served: name their tasks instead")
-        if key == "class":
-            raise CapabilityError(f"{file.at(key)}: a task written in Python is not served: {CODE}")
-        if key not in known_keys:
+        if key == "class" and not allow_code:
+            raise ConfigError(f"{file.at(key)}: a task written in Python is refused: {CODE}")
+        if key not in known_keys and key != "class":
             raise ConfigError(f"{file.at(key)}: lm-eval knows no key {key!r} in a task file")
     if not isinstance(file.config.get("task"), str):
         raise ConfigError(f"{file.at('task')}: a task file needs the key `task` with the task's name")
     return file
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> TaskFile:
+def _checked_group(file: TaskFile) -> TaskFile:
+    for key in file.config:
+        if key not in GROUP_KEYS:
+            raise ConfigError(f"{file.at(key)}: a group takes no key {key!r}; its tasks say it themselves")
+    named = file.config.get("task")
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(file.config["group"], str) or not isinstance(names, list) or not names:
+        raise ConfigError(f"{file.at('group')}: a group needs a name and, as `task`, the names of its tasks")
+    if any(not isinstance(name, str) for name in names):
+        raise ConfigError(f"{file.at('task')}: a group names its tasks; tasks written inside a group are not served")
+    return TaskFile(file.path, file.config | {"task": names}, file.origin)
+
+
+def _read(path: Path, above: tuple[Path, ...], allow_code: bool) -> TaskFile:
     if path in above:
         raise ConfigError(f"{above[-1]}: the include of {path} is a cycle")
     node = _compose(path, included_by=above[-1] if above else None)
-    _check(node, path)
-    own = yaml.SafeLoader("").construct_document(node)
+    _check(node, path, allow_code)
+    own = _loader(path).construct_document(node)
     origin = {k.value: (path, k.start_mark.line + 1) for k, _ in node.value}
     config: dict[str, Any] = {}
     merged: dict[str, tuple[Path, int]] = {}
     includes = own.pop("include", [])
     for include in includes if isinstance(includes, list) else [includes]:
-        inner = _read((path.parent / str(include)).resolve(), (*above, path))
+        inner = _read((path.parent / str(include)).resolve(), (*above, path), allow_code)
         config |= inner.config
         merged |= inner.origin
     config.pop("task_list", None)
     return TaskFile(path, config | own, merged | origin)
+
+
+def _loader(path: Path) -> yaml.SafeLoader:
+    """Reads what `_check` let through; `!function` becomes the function, looked for as lm-eval does."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def function(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+        from lm_eval.tasks._yaml_loader import _import_func_in_yml
+
+        where = f"{path}:{node.start_mark.line + 1}"
+        try:
+            return _import_func_in_yml(str(node.value), path.parent)
+        except Exception as error:  # a module of a user's runs here and raises whatever it meets
+            first = str(error).strip().split("\n")[0]
+            raise ConfigError(f"{where}: {node.value} cannot be loaded: {type(error).__name__}: {first}") from error
+
+    Loader.add_constructor("!function", function)
+    return Loader("")
 
 
 def _compose(path: Path, included_by: Path | None) -> yaml.MappingNode:
@@ -105,15 +149,17 @@ def _compose(path: Path, included_by: Path | None) -> yaml.MappingNode:
     return node
 
 
-def _check(node: yaml.Node, path: Path) -> None:
+def _check(node: yaml.Node, path: Path, allow_code: bool) -> None:
     where = f"{path}:{node.start_mark.line + 1}"
-    if node.tag.startswith("!"):
-        raise ConfigError(f"{where}: {node.tag} is refused: {CODE}")
+    if node.tag == "!function" and isinstance(node, yaml.ScalarNode):
+        if not allow_code:
+            raise ConfigError(f"{where}: {node.tag} is refused: {CODE}")
+        return
     if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
         raise ConfigError(f"{where}: the tag {node.tag} is refused")
     if isinstance(node, yaml.SequenceNode):
         for child in node.value:
-            _check(child, path)
+            _check(child, path, allow_code)
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -122,7 +168,7 @@ def _check(node: yaml.Node, path: Path) -> None:
             if key.value in seen:
                 raise ConfigError(f"{path}:{key.start_mark.line + 1}: the key {key.value!r} is repeated")
             seen.add(key.value)
-            _check(value, path)
+            _check(value, path, allow_code)
 
 
 def local_data(file: TaskFile) -> dict[str, Any] | None:

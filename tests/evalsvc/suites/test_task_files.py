@@ -29,11 +29,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-def refused(folder, text=None, kind: type[EvalsvcError] = ConfigError, spec="mine.yaml"):
+def refused(folder, text=None, kind: type[EvalsvcError] = ConfigError, spec="mine.yaml", **options):
     if text is not None:
         (folder / "mine.yaml").write_text(text)
     with pytest.raises(kind) as caught:
-        LmEvalSuite("t", [spec], base_dir=folder)
+        LmEvalSuite("t", [spec], base_dir=folder, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -106,27 +106,136 @@ def test_what_lm_eval_refuses_is_one_sentence_with_the_file(folder, old, new, co
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("max_gen_toks: 4", "max_gen_toks: 4, do_sample: true", "do_sample: True is not served"),
-        ("max_gen_toks: 4", "max_gen_toks: 4, temperature: 0.7", "temperature: 0.7 is not served"),
         ("max_gen_toks: 4", "max_gen_toks: 4, num_beams: 4", "num_beams: 4 is not served"),
-        ("metric: exact_match", "metric: bleu", "right or wrong"),
-        ("test_split: test", "test_split: test\nrepeats: 4", "repeats"),
+        ("max_gen_toks: 4", "max_gen_toks: 4, typical_p: 0.5", "typical_p: 0.5 is not served"),
+        ("metric: exact_match", "metric: bleu", "no metric of it is a number"),
         ("test_split: test", "test_split: test\nunsafe_code: true", "unsafe_code"),
-        ("task: mine", "group: mine", "groups of tasks"),
-        ("task: mine", "task: mine\nclass: x", "written in Python"),
+        ("doc_to_target: a", "doc_to_target: a\ndoc_to_image: a", "doc_to_image"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(folder, old, new, complaint):
     assert complaint in refused(folder, TASK.replace(old, new), kind=CapabilityError)
 
 
-@pytest.mark.parametrize("output", ["loglikelihood", "loglikelihood_rolling"])
-def test_other_output_types_are_refused_by_name(folder, output):
-    text = TASK.replace("generate_until", output).replace("metric: exact_match", "metric: perplexity")
-    text = text.replace('generation_kwargs: {until: ["\\n"], max_gen_toks: 4}\n', "").replace(
-        "aggregation: mean", "aggregation: perplexity"
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("max_gen_toks: 4", "max_gen_toks: 4, do_sample: true", "do_sample: true needs a temperature above 0"),
+        ("max_gen_toks: 4", "max_gen_toks: 4, temperature: 0.5, top_p: high", "top_p: 'high' is not a number"),
+        ("max_gen_toks: 4", "max_gen_toks: 0", "max_gen_toks: 0 is not a number of tokens"),
+        ("test_split: test", "test_split: test\nrepeats: 0", "repeats 0 is not a number from 1"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(folder, old, new, complaint):
+    assert complaint in refused(folder, TASK.replace(old, new))
+
+
+GROUP = """\
+group: both
+task: [mine, other]
+aggregate_metric_list: [{metric: exact_match, weight_by_size: false}]
+"""
+
+
+def test_a_group_is_its_tasks_and_lm_evals_mean_of_them(folder, answer):
+    (folder / "d.jsonl").write_text("".join(json.dumps({"a": a}) + "\n" for a in "xyz"))
+    (folder / "e.jsonl").write_text(json.dumps({"a": "x"}) + "\n")
+    (folder / "other.yaml").write_text(
+        "include: mine.yaml\ntask: other\ndataset_kwargs: {data_files: {test: e.jsonl}}\n"
     )
-    assert f"output_type {output} is not served" in refused(folder, text, kind=CapabilityError)
+    (folder / "group.yaml").write_text(GROUP)
+    for spec in ("group.yaml", "."):
+        suite = LmEvalSuite("t", [spec], base_dir=folder)
+        assert [(i.id, i.family, i.cluster) for i in suite.items()] == [
+            ("mine:0", "mine", ""),
+            ("mine:1", "mine", ""),
+            ("mine:2", "mine", ""),
+            ("other:0", "other", ""),
+        ]
+        scores = {item.id: suite.score(item, [answer("x")]) for item in suite.items()}
+        assert suite.aggregate(scores) == {
+            "mine": {"exact_match,none": 1 / 3},
+            "other": {"exact_match,none": 1.0},
+            "both": {"exact_match,none": 2 / 3},
+        }
+    (folder / "group.yaml").write_text(GROUP.replace("false", "true"))
+    suite = LmEvalSuite("t", ["group.yaml"], base_dir=folder)
+    assert suite.aggregate(scores)["both"] == {"exact_match,none": 0.5}
+
+
+def test_tasks_of_a_large_group_are_clusters_and_a_small_ones_are_not(folder):
+    names = [f"subject{n}" for n in range(6)]
+    for name in names:
+        (folder / f"{name}.yaml").write_text(f"include: mine.yaml\ntask: {name}\n")
+    (folder / "g.yaml").write_text(f"group: g\ntask: {json.dumps(names)}\n")
+    assert {i.cluster for i in LmEvalSuite("t", ["g.yaml"], base_dir=folder).items()} == set(names)
+    (folder / "g.yaml").write_text(f"group: g\ntask: {json.dumps(names[1:])}\n")
+    assert {i.cluster for i in LmEvalSuite("t", ["g.yaml"], base_dir=folder).items()} == {""}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("group: g\n", "needs a name and, as `task`"),
+        ("group: g\ntask: []\n", "needs a name and, as `task`"),
+        ("group: g\ntask: [{task: mine, num_fewshot: 2}]\n", "tasks written inside a group"),
+        ("group: g\ntask: [mine]\nnum_fewshot: 2\n", "takes no key 'num_fewshot'"),
+        ("group: g\ntask: [g]\n", "contains itself"),
+        ("group: g\ntask: [mine]\naggregate_metric_list: [{metric: a, aggregation: odd}]\n", "odd"),
+    ],
+)
+def test_a_group_that_cannot_be_used_is_named(folder, text, complaint):
+    (folder / "g.yaml").write_text(text)
+    message = refused(folder, spec="g.yaml")
+    assert message.startswith(str(folder / "g.yaml")) and complaint in message
+
+
+CODED = TASK.replace("doc_to_target: a", "doc_to_target: !function code.target")
+
+
+def test_code_runs_where_it_is_allowed_and_nowhere_else(folder):
+    (folder / "code.py").write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\ntarget = len\n")
+    assert "--allow-code" in refused(folder, CODED)
+    assert "--allow-code" in refused(folder, "class: !function code.Task\ntask: mine\n")
+    assert "--allow-code" in refused(folder, "class: code.Task\ntask: mine\n")
+    assert not (folder / "ran").exists()
+    (item,) = (
+        LmEvalSuite("t", ["mine.yaml"], base_dir=folder, allow_code=True).items() if rewrite(folder, CODED) else ()
+    )
+    assert (folder / "ran").exists()
+    assert item.payload.task.doc_to_target(item.payload.doc) == 2
+
+
+def rewrite(folder, text):
+    return (folder / "mine.yaml").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [("", "has no function 'target'"), ("1 / 0", "ZeroDivisionError"), ("target = (", "SyntaxError"), (None, "Import")],
+)
+def test_code_that_cannot_be_loaded_is_named_with_its_line(folder, code, complaint):
+    if code is not None:
+        (folder / "code.py").write_text(code)
+    name = "code" if code is not None else "nowhere_at_all"
+    message = refused(folder, CODED.replace("code.target", f"{name}.target"), allow_code=True)
+    assert message.startswith(f"{folder / 'mine.yaml'}:7: ") and complaint in message
+
+
+def test_other_tags_are_refused_even_where_code_is_allowed(folder):
+    text = TASK.replace("doc_to_target: a", "doc_to_target: !!python/name:os.system a")
+    assert "is refused" in refused(folder, text, allow_code=True)
+
+
+def test_a_score_hangs_on_the_functions_that_make_it(folder):
+    """Their source is in the item's hash, and not where they lie in memory."""
+    text = TASK.replace("doc_to_target: a", "doc_to_target: a\nprocess_results: !function code.score")
+    hashes = []
+    for body in ("1.0", "1.0", "0.0"):
+        rewrite(folder, text)
+        (folder / "code.py").write_text(f"def score(doc, results):\n    return {{'exact_match': {body}}}\n")
+        hashes.append(LmEvalSuite("t", ["mine.yaml"], base_dir=folder, allow_code=True).items()[0].sha256)
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_one_task_named_twice_is_refused(folder):
