@@ -25,6 +25,8 @@ HOW: dict[str, Any] = {
     "n": 2,
     "logprobs": 0,
     "deadline_s": 1.0,
+    "tools": ({"name": "look"},),
+    "keep_special": True,
 }
 HOW_SCORED: dict[str, Any] = {"through": "decode", "top_logprobs": 2, "compare_with": "a", "deadline_s": 1.0}
 
