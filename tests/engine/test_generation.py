@@ -301,3 +301,12 @@ def test_answers_say_how_long_they_waited_and_took(engine, ids):
 def test_results_hash_the_prompt_that_was_computed(engine, ids):
     a, b = ask(engine, ids(9, 1), 1), ask(engine, ids(9, 2), 1)
     assert a.prompt_sha256 != b.prompt_sha256 == ask(engine, ids(9, 2), 2).prompt_sha256
+
+
+def test_special_tokens_stay_in_the_text_where_that_is_asked(engine, ids, monkeypatch):
+    free = ask(engine, ids(9), 8)
+    monkeypatch.setattr(engine.text, "spelt", lambda held: "".join(f"[{i}]" for i in held))
+    kept = ask(engine, ids(9), 8, keep_special=True)
+    assert kept.token_ids == free.token_ids
+    assert kept.text == "".join(f"[{i}]" for i in free.token_ids)
+    assert ask(engine, ids(9), 8).text == free.text

@@ -121,6 +121,19 @@ def test_tools_reach_a_template_that_takes_them_and_are_refused_by_another(chat)
         chat.render([USER], tools=[{"name": "look"}])
 
 
+def test_a_requests_tools_go_with_messages_alone(chat):
+    tools = [{"name": "look"}]
+    assert chat.encode([USER], tools) == chat.render([USER], tools) != chat.encode([USER])
+    for prompt in ("text", [1, 2]):
+        with pytest.raises(EngineError, match="tools go with messages"):
+            chat.encode(prompt, tools)
+
+
+def test_special_tokens_are_spelt_where_that_is_asked(chat):
+    ids = chat.encode("a<|user|>b")
+    assert (chat.plain(ids), chat.spelt(ids)) == ("ab", "<bos>a<|user|>b")
+
+
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "look"}}]}
 
 

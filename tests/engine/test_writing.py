@@ -393,3 +393,30 @@ def test_without_a_stop_string_nothing_is_decoded_until_it_is_asked_for(texts, m
         assert not writer.push(token)
     assert decoded == []
     assert writer.text == " theé" * 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [(), ("<s>",), ("e\n", "zz")])
+def test_special_tokens_are_kept_where_that_is_asked(texts, kind, stop):
+    """Against the whole decoded with its special tokens, after every token."""
+    text, random_ = texts[kind], random.Random(kind)
+    special = sorted(text.special_tokens)
+    vocabulary = len(text.tokenizer)
+    for _ in range(6):
+        last, *ids = [
+            random_.choice(special) if random_.random() < 0.2 else random_.randrange(vocabulary) for _ in range(60)
+        ]
+        writer, shown = Writer(text, last, stop, keep_special=True), ""
+        for count in range(1, len(ids) + 1):
+            ended = writer.push(ids[count - 1])
+            base, whole = text.spelt([last]), text.spelt([last, *ids[:count]])
+            plain = whole[len(base) :] if whole.startswith(base) else text.spelt(ids[:count])
+            cut = cut_at_stop(plain, stop)
+            assert writer.text == (plain if cut is None else cut)
+            assert ended == (cut is not None)
+            shown += writer.settled()
+            assert writer.text.startswith(shown)
+            if ended:
+                break
+        answer = writer.finish()
+        assert shown + writer.settled() == answer

@@ -10,7 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from evalsvc.errors import ConfigError
+from evalsvc.suites.prompts import first_problem
+from evalsvc.suites.toolcall.cases import ToolCase
 from evalsvc.suites.toolcall.matchers import plain
 
 IGNORED = ",./-_*^"
@@ -41,7 +45,11 @@ def _cases(file: Path) -> Iterator[dict[str, Any]]:
             raise ConfigError(f"{where}: no answer for {row.get('id')!r} in {beside}")
         wanted = None if answers is None else answers[row["id"]][1].get("ground_truth")
         try:
-            yield _case(family, row, wanted)
+            case = _case(family, row, wanted)
+            ToolCase.model_validate(case)
+            yield case
+        except ValidationError as error:
+            raise ConfigError(f"{where}: makes no case: {first_problem(error)}") from error
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise ConfigError(f"{where}: not a single-turn BFCL case ({type(error).__name__}: {error})") from error
 
@@ -71,7 +79,9 @@ def _case(family: str, row: Mapping[str, Any], answers: Sequence[Mapping[str, An
     calls = [
         {
             "name": name,
-            "arguments": {key: _argument(allowed, parameters[name].get(key, {})) for key, allowed in said.items()},
+            "arguments": {
+                key: _argument(allowed, parameters.get(name, {}).get(key, {})) for key, allowed in said.items()
+            },
         }
         for answer in answers or ()
         for name, said in answer.items()

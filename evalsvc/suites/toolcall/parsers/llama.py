@@ -48,6 +48,8 @@ def read(text: str, schemas: Schemas, leniency: Leniency) -> Parsed:
     except Malformed as error:
         problems = (str(error),)
     left = before + ("" if ENDS.match(rest, end) else rest[end:].strip())
+    if problems and not calls:
+        left = rest.strip()
     return Parsed(
         calls=tuple(calls),
         text=left,
