@@ -1,4 +1,6 @@
-"""The public IFEval set as format cases: every instruction one constraint, scored as IFEval's own checkers score it.
+"""The public IFEval set as format cases: each prompt a user's message, each instruction a constraint.
+
+They are scored as IFEval's own checkers score them.
 
 Where ours departs from them:
 - keywords are words, not patterns; IFEval's keyword checks look within words (`match: substring`), so do the imported;
@@ -162,7 +164,8 @@ def _row(line: str, where: str) -> tuple[str, str, list[str], list[Arguments]]:
 def _add(made: Imported, key: str, prompt: str, names: Sequence[str], given: Sequence[Arguments]) -> None:
     try:
         constraints = [constraint_of(name, arguments) for name, arguments in zip(names, given, strict=True)]
-        case = {"id": f"ifeval-{key}", "family": "ifeval", "prompt": prompt, "stop": [], "max_tokens": MAX_TOKENS}
+        messages = [{"role": "user", "content": prompt}]
+        case = {"id": f"ifeval-{key}", "family": "ifeval", "messages": messages, "max_tokens": MAX_TOKENS}
         case |= {"constraints": constraints}
         FormatCase.model_validate(case)
     except ValidationError as error:

@@ -1,12 +1,14 @@
 """Failure modes in the store: rates of the newest scoring version, and zeros where a policy reads them."""
 
 import pytest
+from sqlalchemy import select
 
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
 from evalsvc.store.rates import FailureRates, failure_rates
 from evalsvc.store.records import NewScore
+from evalsvc.store.schema import ScoreRow
 
 
 def scores(*shown):
@@ -54,6 +56,20 @@ def test_a_policy_reads_zeros_where_nothing_is_stored(build, store):
     assert pairs["2"].candidate.scores["free_of.any"] == 1
     assert "failure.empty" not in pairs["3"].candidate.scores
     assert pairs["5"].candidate.scores == {}
+
+
+def test_the_newest_scoring_version_says_all_modes_anew(build, store):
+    run_id, (base, _) = stored(build, store)
+    with store.session() as session:
+        sample_id = session.scalars(select(ScoreRow.sample_id).where(ScoreRow.metric == "failure.truncated")).first()
+        for metric in ("failure.any", "failure.refusal"):
+            row = {"scoring_version": "2", "metric": metric, "filter": "none", "value": 1.0}
+            session.add(ScoreRow(sample_id=sample_id, **row))
+        session.commit()
+    assert failure_rates(store, base)["tasks"] == FailureRates(3, 1, {"refusal": 1})
+    pairs = queries.pairs(store, *queries.arms(store, run_id), scores_of=["tasks"])
+    (shown,) = [p.baseline.scores for p in pairs if p.item_id == "1"]
+    assert (shown["failure.refusal"], shown["failure.truncated"]) == (1, 0)
 
 
 @pytest.mark.parametrize(("looping", "verdict"), [(60, "REGRESSED"), (0, "PASS")])

@@ -34,6 +34,7 @@ PROSE = (
 RNG = random.Random(3)
 NOISE = "".join(RNG.choice(string.printable[:94] + "äöüßñçéèêàøåłžš") for _ in range(600))
 SALAD = "".join(chr(RNG.choice((97, 0x430, 0x3B1, 0x5D0, 0x627, 0x905, 0xE01)) + RNG.randrange(24)) for _ in range(600))
+WORDS = [f"{word}{chr(97 + n % 26)}{chr(97 + n // 26)}" for n, word in enumerate(PROSE.split() * 8)]
 CHINESE = "河边的老磨坊已经三十年没有转动了。春天孩子们来这里找青蛙，秋天没有人来，门在风中作响。"
 
 
@@ -77,6 +78,7 @@ CHINESE = "河边的老磨坊已经三十年没有转动了。春天孩子们来
         (CHINESE, "stop", "Tell me of the mill in Chinese.", set()),
         (CHINESE, "stop", "讲讲磨坊", set()),
         (PROSE * 2 + CHINESE * 3, "stop", "Tell me of the mill.", {"language_switch"}),
+        (" ".join(WORDS) + CHINESE * 3, "stop", "Tell me of the mill.", {"language_switch"}),
         (PROSE + "It is called 磨坊 there.", "stop", "Tell me of the mill.", set()),
         (PROSE, "stop", "讲讲磨坊", {"language_switch"}),
         ("磨坊叫做 old mill", "stop", "讲讲磨坊", set()),
