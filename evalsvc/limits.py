@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -20,14 +20,14 @@ class Misplaced(ValueError):
 
 
 class Rule(BaseModel):
-    """Base of what stands inside a policy: frozen, no unknown key, and no key without a value."""
+    """Base of what stands inside a policy: frozen, no unknown key, and in a file no key without a value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @model_validator(mode="after")
-    def _no_empty_key(self) -> "Rule":
+    def _no_empty_key(self, info: ValidationInfo) -> "Rule":
         for name in self.model_fields_set:
-            if getattr(self, name) is None:
+            if getattr(self, name) is None and info.context is not None:
                 raise Misplaced("has no value; leave the key out or give one", name)
         return self
 
@@ -84,7 +84,7 @@ class Margin(Rule):
             if self.metric is None:
                 raise Misplaced("is in a metric's own units; name the metric", "margin")
             for name in ("margin_points", "floor_points"):
-                if name in self.model_fields_set:
+                if getattr(self, name) is not None:
                     raise Misplaced("is for metrics from 0 to 1, and `margin` for others; give one", name)
         return self
 
@@ -150,7 +150,7 @@ class Budgets(Rule):
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> "Budgets":
-        if not self.model_fields_set - {"device"}:
+        if all(value is None for name, value in self if name != "device"):
             raise ValueError("names no limit")
         for lower, higher in (("p50", "p95"), ("p95", "p99"), ("p50", "p99")):
             ours, theirs = (getattr(self, f"latency_{name}_s") for name in (lower, higher))

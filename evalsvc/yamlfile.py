@@ -48,7 +48,7 @@ def read_list(path: str | Path, model: type[Model]) -> list[tuple[int, Model]]:
 
 def _validated(data: object, root: yaml.Node | None, model: type[Model], path: str | Path) -> Model:
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context={"file": str(path)})
     except ValidationError as error:
         details = [_placed(detail) for detail in error.errors(include_url=False)]
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""

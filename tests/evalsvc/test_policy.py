@@ -148,7 +148,13 @@ def test_a_sequential_design_reads_no_other_metrics(tmp_path, key):
     assert refusal(tmp_path, text).startswith(f":6: 'margins.0.{key.split(':')[0]}': is read once")
 
 
+PERPLEXITY = {"suite": "w", "metric": "ppl", "margin": 0.1, "better": "lower", "statistic": "perplexity"}
+
+
 def test_what_a_decision_says_of_its_policy_can_be_read_again():
-    policy = Policy(name="p", margins=[{"suite": "a", "margin_points": 1.0}], budgets={"latency_p95_s": 2.0})
-    again = Policy(**policy.model_dump(mode="json", exclude_none=True))
-    assert again == policy and again.sha256 == policy.sha256
+    policy = Policy(
+        name="p", margins=[{"suite": "a", "margin_points": 1.0}, PERPLEXITY], budgets={"latency_p95_s": 2.0}
+    )
+    for dump in (policy.model_dump(), policy.model_dump(mode="json", exclude_none=True)):
+        again = Policy(**dump)
+        assert again == policy and again.sha256 == policy.sha256
