@@ -178,7 +178,7 @@ def test_a_look_waits_for_what_unanswered_items_could_change(experiment, go, tmp
 
     asked, _ = go(experiment, fail=fail)
     assert counts(asked)["same"] == 600
-    tolerant = Policy(**{**POLICY.model_dump(), "max_error_points": 20.0})
+    tolerant = POLICY.model_copy(update={"max_error_points": 20.0})
     decided = decisions(tmp_path / "a.sqlite", tolerant)["same"]
     assert decided["verdict"] == "INCONCLUSIVE" and decided["stop"] is None
 
@@ -193,7 +193,7 @@ def test_a_stopped_arm_is_no_baseline(experiment, go, tmp_path):
 
 def test_another_policy_reads_no_more_than_what_the_arm_holds(experiment, go, tmp_path):
     go(experiment)
-    strict = Policy(**{**POLICY.model_dump(), "margin_points": 0.1, "block_items": 30})
+    strict = POLICY.model_copy(update={"margin_points": 0.1, "block_items": 30})
     decided = decisions(tmp_path / "a.sqlite", strict)
     assert decided["same"]["verdict"] == "INCONCLUSIVE"
     assert decided["worse"]["verdict"] == "REGRESSED" and decided["worse"]["stop"]["items"] <= 100
