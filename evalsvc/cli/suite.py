@@ -41,7 +41,7 @@ def import_(
 
 @app.command()
 def validate(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file of tool-call cases.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file of tool-call or of format cases.")],
     format: Annotated[str, typer.Option("--format", help="How calls are written; all formats that are known: all.")] = (
         "json"
     ),
@@ -50,12 +50,16 @@ def validate(
     """Score every case's right answer, an empty and a wrong one, and name duplicates, doubts and misfits. No model."""
     from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.errors import ConfigError
+    from evalsvc.suites.formats import validate as formats
     from evalsvc.suites.toolcall.parsers import FORMATS
     from evalsvc.suites.toolcall.validate import validate as look_over
 
     if format not in ("all", *FORMATS):
         raise ConfigError(f"--format {format}: not a format; known: all, {', '.join(FORMATS)}")
-    found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format])}
+    if formats.holds_formats(path):
+        found = {"text": formats.validate(path)}
+    else:
+        found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format])}
     problems = list(dict.fromkeys(problem for one in found.values() for problem in one.problems))
     first = next(iter(found.values()))
     document = {"cases": first.cases, "unproven": first.unproven, "formats": list(found), "problems": problems}
@@ -66,7 +70,7 @@ def validate(
         for problem in problems:
             console.print(one_line(problem), soft_wrap=True)
         console.print(
-            f"{first.cases} cases, {first.unproven} whose right answer is a pattern, {len(problems)} problems"
+            f"{first.cases} cases, {first.unproven} whose right answer is not written, {len(problems)} problems"
         )
     if problems:
         raise ConfigError(f"{path}: {len(problems)} problems in {first.cases} cases")

@@ -17,7 +17,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.suites.base import Item
 from evalsvc.yamlfile import read_list
 
-UNSCORED = {"family", "prefix", "stop", "max_tokens"}  # keys of a case that its score does not depend on
+UNSCORED = {"family", "prefix", "stop", "max_tokens", "example"}  # keys of a case that its score does not depend on
 
 
 class Row(BaseModel):

@@ -58,10 +58,17 @@ AnyConstraint: TypeAlias = Annotated[
 
 
 class FormatCase(Case):
-    """A case whose answer has a form: a `check`, `constraints`, or both."""
+    """A case whose answer has a form: a `check`, `constraints`, or both.
+
+    Attributes:
+        check: A form and the one right content.
+        constraints: What can be verified, each on its own.
+        example: A right answer, which `suite validate` scores; no score depends on it.
+    """
 
     check: Check | None = None
     constraints: list[AnyConstraint] = Field(default=[])
+    example: str | None = None
 
     @model_validator(mode="after")
     def _something_to_verify(self) -> "FormatCase":

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evalsvc.engine.requests import GenerateResult
 from evalsvc.suites.base import Item
+from evalsvc.suites.findings import Found
 from evalsvc.suites.toolcall.calls import Call
 from evalsvc.suites.toolcall.cases import Expect, ToolCase
 from evalsvc.suites.toolcall.matchers import Matcher, example, matches, plain
@@ -17,21 +17,6 @@ from evalsvc.suites.toolcall.scoring import misfits
 from evalsvc.suites.toolcall.suite import ToolCallSuite
 
 QUESTION, WORDS = "What do you mean?", "None of these tools fits."
-
-
-@dataclass
-class Found:
-    """What `validate` found.
-
-    Attributes:
-        cases: How many cases there are.
-        unproven: Cases whose right answer cannot be written, since a pattern stands for it.
-        problems: One sentence each, with the case's id.
-    """
-
-    cases: int
-    unproven: int = 0
-    problems: list[str] = field(default_factory=list)
 
 
 def validate(path: Path, form: str) -> Found:
