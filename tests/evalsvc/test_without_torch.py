@@ -146,6 +146,12 @@ def test_the_core_imports_only_what_it_declares(path):
 
 def guarded(path: Path, name: str) -> bool:
     """Whether a file imports a module of the extra only inside functions, where its absence is answered."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    top_level = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
-    return path.name == "formats.py" and name == "regex" and name not in top_level
+    top = [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in top if isinstance(node, ast.ImportFrom)}
+    known = (("patterns.py", "regex"), ("language.py", "langdetect"))
+    return (path.name, name) in known and not any(found.partition(".")[0] == name for found in names)
