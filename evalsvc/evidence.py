@@ -230,7 +230,7 @@ def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
     if policy.rendering == "same" and _contradict(ours.rendered_hash, theirs.rendered_hash):
         yield "unequal rendered tokens in the two arms (`rendering: may_differ` would accept them)"
     if _contradict(ours.scoring_version, theirs.scoring_version):
-        yield "scored by unequal versions of the suite's rules in the two arms (start a new run)"
+        yield "scored by unequal versions of the suite's rules in the two arms (`evalsvc rescore` the older)"
     for reading in _readings(pair, policy):
         if any(side.status == "scored" and read_side(side, reading, pair.metric) is None for side in (ours, theirs)):
             yield _unreadable(reading, pair.metric)

@@ -27,7 +27,7 @@ from evalsvc.errors import EngineError, EvidenceError
 from evalsvc.ordering import Looks, Placed, plan_looks
 from evalsvc.questions import Key, Question, hash_of, request_hash, seeded, settings_hash
 from evalsvc.store import writer
-from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.records import NewSample, NewScore, Turn
 from evalsvc.store.session import Store
 from evalsvc.suites.base import Asked, Score
 from evalsvc.suites.degenerate import failure_scores
@@ -285,8 +285,7 @@ def _failed(question: Question, failure: RequestFailure) -> NewSample:
 
 def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
     """The sample of a complete item. Where scoring itself fails, the answer is kept and its status is error."""
-    scores, problem = _scores(question, answers)
-    failures = failure_scores(question.item, question.request, answers) if problem is None else []
+    scores, problem = new_scores(question, answers)
     last = answers[-1]
     stage_tokens = {stage: sum(a.stage_tokens[stage] for a in answers) for stage in last.stage_tokens}
     return NewSample(
@@ -302,15 +301,29 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
         stage_tokens={str(stage): count for stage, count in stage_tokens.items()},
         handed_over=last.handed_over if isinstance(last, ScoreResult) else stage_tokens["decode"] > 0,
         timings={name: sum(getattr(a.timings, name) for a in answers) for name in asdict(last.timings)},
-        scores=tuple(
-            NewScore(metric=s.metric, filter=s.filter, value=s.value, error_class=s.error_class)
-            for s in (*scores, *failures)
-        ),
+        scores=scores,
+        turns=_turns(answers),
     )
 
 
+def _turns(answers: Sequence[Answer]) -> tuple[Turn, ...]:
+    """What is stored of generated answers beside the last one's text; nothing of log-likelihoods."""
+    turns = [Turn(a.text, str(a.finish_reason), a.token_ids) for a in answers if isinstance(a, GenerateResult)]
+    return (*turns[:-1], replace(turns[-1], answer=None, finish_reason=None)) if turns else ()
+
+
+def new_scores(question: Question, answers: Sequence[Answer]) -> tuple[tuple[NewScore, ...], str | None]:
+    """Scores of a complete item as they are stored, or none and why: an error of the instrument is never a score."""
+    scores, problem = _scores(question, answers)
+    if problem is not None:
+        return (), problem
+    found = (*scores, *failure_scores(question.item, question.request, answers))
+    made = (NewScore(metric=s.metric, filter=s.filter, value=s.value, error_class=s.error_class) for s in found)
+    return tuple(made), None
+
+
 def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Score], str | None]:
-    """Scores of a complete item, or none and why: an error of the instrument is never a score."""
+    """The suite's scores, or none and why."""
     item = question.item
     try:
         scores = question.suite.score(item, answers)
@@ -328,11 +341,14 @@ def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Sco
 def _answer_text(question: Question, answer: Answer) -> str:
     request = question.request
     if isinstance(request, RollingRequest):
-        return json.dumps({"logprob": answer.logprobs[0] if isinstance(answer, ScoreResult) else None})
+        if not isinstance(answer, ScoreResult):
+            return json.dumps({"logprob": None})
+        return json.dumps({"logprob": answer.logprobs[0], "greedy": list(answer.greedy)})
     if isinstance(request, ScoreRequest):
         texts = [_text(continuation) for continuation in request.continuations]
         logprobs = answer.logprobs if isinstance(answer, ScoreResult) else ()
-        said = {"choices": texts, "logprobs": list(logprobs)}
+        greedy = answer.greedy if isinstance(answer, ScoreResult) else ()
+        said = {"choices": texts, "logprobs": list(logprobs), "greedy": list(greedy)}
         if question.item.gold is not None:
             said["gold"] = question.item.gold
         return json.dumps(said, ensure_ascii=False)

@@ -20,6 +20,7 @@ _UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which new
 COMMANDS = (
     "run",
     "import",
+    "rescore",
     "gate",
     "compare",
     "verdict",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, func, inspect, select
+from sqlalchemy import Row, and_, case, func, inspect, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
@@ -14,6 +14,7 @@ from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sa
 from evalsvc.store.session import Store
 
 _CHUNK = 500  # values in one IN (...): SQLite's oldest limit is 999
+NOT_RESCORED = "not_rescored"  # error class of a sample without a score under the version that its arm is read under
 _PairKey = tuple[str, str, str, int]
 
 
@@ -156,7 +157,9 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
     """All items of two arms side by side, ordered by suite, family, item, `through` and repeat.
 
     A side is None where its arm has no sample of the item. A side's value is the score of the item's own metric and
-    filter under the newest scoring version, and None unless the sample is scored.
+    filter, and None unless the sample is scored. It is read under the scoring version that its arm was last scored
+    again under (`ArmRecord.rescored`), else under the newest; a sample that has no score under that version is an
+    error of class `not_rescored`.
 
     Args:
         store: Open database.
@@ -320,7 +323,8 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
 
 def _sides_query(arm_id: int) -> Any:
     """Every sample of an arm with its item, once per scoring version, the newest score last."""
-    score = and_(ScoreRow.sample_id == Sample.id, ScoreRow.metric == ItemRow.metric, ScoreRow.filter == ItemRow.filter)
+    own = ScoreRow.metric.in_((ItemRow.metric, ItemRow.metric + ".0"))  # of a corpus metric there may be parts alone
+    score = and_(ScoreRow.sample_id == Sample.id, own, ScoreRow.filter == ItemRow.filter)
     return (
         select(
             ItemRow.suite,
@@ -342,7 +346,7 @@ def _sides_query(arm_id: int) -> Any:
             Sample.finish_reason,
             Sample.stage_tokens,
             Sample.handed_over,
-            ScoreRow.value,
+            case((ScoreRow.metric == ItemRow.metric, ScoreRow.value)).label("value"),
             ScoreRow.error_class.label("score_error_class"),
             ScoreRow.scoring_version,
         )
@@ -354,17 +358,19 @@ def _sides_query(arm_id: int) -> Any:
 
 
 def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[int, dict[str, float]]:
-    """By sample every metric through its item's own filter, under the newest scoring version, zeros filled in."""
+    """By sample every metric through its item's own filter, under the scoring version that counts, zeros filled in."""
     found: dict[int, dict[str, float]] = {}
     if suites:
         query = (
-            select(Sample.id, ScoreRow.metric, ScoreRow.value)
+            select(Sample.id, ScoreRow.metric, ScoreRow.value, ItemRow.suite, ScoreRow.scoring_version)
             .join(ItemRow, Sample.item_pk == ItemRow.id)
             .join(ScoreRow, and_(ScoreRow.sample_id == Sample.id, ScoreRow.filter == ItemRow.filter))
             .where(Sample.arm_id == arm.id, Sample.status == "scored", ItemRow.suite.in_(suites))
             .order_by(ScoreRow.id)
         )
-        for sample_id, metric, value in session.execute(query):
+        for sample_id, metric, value, suite, version in session.execute(query):
+            if arm.rescored.get(suite, version) != version:
+                continue
             scores = found.setdefault(sample_id, {})
             if metric == ANY:  # begins what a scoring version says of failure modes
                 found[sample_id] = scores = without(scores)
@@ -384,16 +390,23 @@ def _sides(
                 f"{arm.address} holds two different samples of item '{row.item_id}' of suite '{row.suite}' "
                 "(its item, request or settings changed inside the run); start a new run"
             )
-        scored = row.status == "scored"
+        if earlier is not None and row.value is None and row.scoring_version == earlier[0].scoring_version:
+            continue  # a part, beside the metric itself
+        unread = row.scoring_version is not None and row.scoring_version != arm.rescored.get(
+            row.suite, row.scoring_version
+        )
+        if earlier is not None and unread:
+            continue
+        scored = row.status == "scored" and not unread
         side = Side(
             sample_id=row.id,
             item_hash=row.item_hash,
             request_hash=row.request_hash,
             settings_hash=row.settings_hash,
             rendered_hash=row.rendered_hash,
-            status=row.status,
+            status="error" if unread else row.status,
             value=row.value if scored else None,
-            error_class=row.score_error_class if scored else row.error_class,
+            error_class=row.score_error_class if scored else NOT_RESCORED if unread else row.error_class,
             finish_reason=row.finish_reason,
             stage_tokens=row.stage_tokens,
             handed_over=row.handed_over,

@@ -15,6 +15,15 @@ class NewScore:
     error_class: str | None = None
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One generated answer of a sample; text and finish reason are None for the last, whose are the sample's."""
+
+    answer: str | None
+    finish_reason: str | None
+    token_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewSample:
     """One answer to store; fields as in `schema.Sample` and `schema.ItemRow`."""
@@ -46,11 +55,59 @@ class NewSample:
     timings: dict[str, float] = field(default_factory=dict)
     scoring_version: str = ""
     scores: tuple[NewScore, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str, str, str, int]:
         """What makes this answer unique inside one arm of one run."""
         return (self.suite, self.item_id, self.item_hash, self.request_hash, self.settings_hash, self.repeat)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredAnswer:
+    """What is stored of one sample's answers, to be read or scored again.
+
+    Attributes:
+        answer: Text of the last one, or JSON of log-likelihoods.
+        turns: All of them, where they are stored.
+        values: The item's own metric (its first part where it has parts) by scoring version, in the order in which they
+            were given.
+        versions: All scoring versions under which the sample has scores.
+    """
+
+    sample_id: int
+    suite: str
+    family: str
+    item_id: str
+    item_hash: str
+    metric: str
+    filter: str
+    scored_by: str
+    request_hash: str
+    rendered_hash: str | None
+    through: str
+    repeat: int
+    status: str
+    prompt: str
+    answer: str
+    finish_reason: str | None
+    prompt_tokens: int | None
+    answer_tokens: int | None
+    stage_tokens: dict[str, int]
+    handed_over: bool
+    timings: dict[str, float]
+    turns: tuple[Turn, ...] = ()
+    values: dict[str, float] = field(default_factory=dict)
+    versions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescored:
+    """Scores to add to a stored sample."""
+
+    sample_id: int
+    scoring_version: str
+    scores: tuple[NewScore, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +221,11 @@ class ArmRecord:
     def stopped(self) -> dict[str, Any] | None:
         """Where a sequential design stopped the arm (its `items` of `planned` ones); None where all were asked."""
         return self.details.get("stopped")
+
+    @property
+    def rescored(self) -> dict[str, str]:
+        """By suite the scoring version that its samples are read under; a suite that is not named reads the newest."""
+        return self.details.get("rescored", {})
 
     def seconds(self) -> dict[str, tuple[float, tuple[str, ...]]]:
         """By stage the seconds that it computed, and the other arms of the run that it computed for at once."""

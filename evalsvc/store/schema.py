@@ -145,6 +145,23 @@ class ScoreRow(Base):
     error_class: Mapped[str | None]
 
 
+class TurnRow(Base):
+    """One answer of a generated sample, from turn 0 on, with the tokens that were written.
+
+    `answer` and `finish_reason` are those of the turn; null for the last one, whose are the sample's. Came after the
+    first databases were written, as `BaselineRow`.
+    """
+
+    __tablename__ = "turns"
+    __table_args__ = (UniqueConstraint("sample_id", "turn"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"), index=True)
+    turn: Mapped[int]
+    answer: Mapped[str | None] = mapped_column(Text)
+    finish_reason: Mapped[str | None]
+    token_ids: Mapped[list[Any]]
+
+
 class DecisionRow(Base):
     """One gate decision of a candidate against a baseline, as the decision object's JSON."""
 

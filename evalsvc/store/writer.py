@@ -9,8 +9,8 @@ from sqlalchemy import Table, delete, select, update
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import StoreError
-from evalsvc.store.records import NewSample, NewScore
-from evalsvc.store.schema import Arm, DecisionRow, ItemRow, Run, Sample, ScoreRow, utc_now
+from evalsvc.store.records import NewSample, NewScore, Rescored
+from evalsvc.store.schema import Arm, DecisionRow, ItemRow, Run, Sample, ScoreRow, TurnRow, utc_now
 from evalsvc.store.session import Store
 
 _CHUNK = 500  # values in one IN (...): SQLite's oldest limit is 999
@@ -117,6 +117,7 @@ def add_samples(store: Store, run_id: int, arm_id: int, samples: Sequence[NewSam
             if sample_id is not None:
                 stored.append((sample_id, sample))
         _replace_scores(session, stored)
+        _replace_turns(session, stored)
         return len(stored)
 
 
@@ -133,9 +134,45 @@ def insert_samples(store: Store, session: Session, arm: Arm, samples: Sequence[N
     statement = _insert(session, Sample.__table__)
     statement = statement.returning(Sample.__table__.c.id, sort_by_parameter_order=True)
     ids = session.connection().execute(statement, rows).scalars().all()
-    scores = [_score_values(i, sample, s) for i, sample in zip(ids, samples, strict=True) for s in sample.scores]
+    scores = [
+        _score_values(i, sample.scoring_version, s)
+        for i, sample in zip(ids, samples, strict=True)
+        for s in sample.scores
+    ]
     if scores:
         session.connection().execute(_insert(session, ScoreRow.__table__), scores)
+    _replace_turns(session, list(zip(ids, samples, strict=True)))
+
+
+def add_scores(store: Store, rescored: Sequence[Rescored], versions: Mapping[int, Mapping[str, str]]) -> int:
+    """Adds scores to stored samples, and says under which scoring version arms are read from now on, all or nothing.
+
+    Stored scores stay; a score that is there already is left alone.
+
+    Args:
+        store: Where.
+        rescored: What to add.
+        versions: By arm and suite the version that counts.
+
+    Returns:
+        How many scores were added.
+
+    Raises:
+        StoreError: A value that is not finite, or an unknown sample.
+    """
+    rows = [_score_values(r.sample_id, r.scoring_version, score) for r in rescored for score in r.scores]
+    odd = next((row for row in rows if not math.isfinite(row["value"])), None)
+    if odd is not None:
+        raise StoreError(f"{store.name}: {odd['metric']} of sample {odd['sample_id']} is {odd['value']}")
+    with store.transaction() as session:
+        added = 0
+        if rows:
+            statement = _insert(session, ScoreRow.__table__).on_conflict_do_nothing().returning(ScoreRow.__table__.c.id)
+            added = len(session.connection().execute(statement, rows).all())
+        for arm_id, by_suite in versions.items():
+            arm = session.get_one(Arm, arm_id)
+            arm.details = {**arm.details, "rescored": {**arm.details.get("rescored", {}), **by_suite}}
+        return added
 
 
 def done_keys(store: Store, arm_id: int) -> set[tuple[str, str, str, str, str, int]]:
@@ -349,15 +386,38 @@ def _replace_scores(session: Session, stored: Sequence[tuple[int, NewSample]]) -
     ids = [sample_id for sample_id, _ in stored]
     for start in range(0, len(ids), _CHUNK):
         session.execute(delete(ScoreRow).where(ScoreRow.sample_id.in_(ids[start : start + _CHUNK])))
-    rows = [_score_values(sample_id, sample, score) for sample_id, sample in stored for score in sample.scores]
+    rows = [
+        _score_values(sample_id, sample.scoring_version, score)
+        for sample_id, sample in stored
+        for score in sample.scores
+    ]
     if rows:
         session.connection().execute(_insert(session, ScoreRow.__table__), rows)
 
 
-def _score_values(sample_id: int, sample: NewSample, score: NewScore) -> dict[str, Any]:
+def _replace_turns(session: Session, stored: Sequence[tuple[int, NewSample]]) -> None:
+    ids = [sample_id for sample_id, _ in stored]
+    for start in range(0, len(ids), _CHUNK):
+        session.execute(delete(TurnRow).where(TurnRow.sample_id.in_(ids[start : start + _CHUNK])))
+    rows = [
+        {
+            "sample_id": sample_id,
+            "turn": number,
+            "answer": None if turn.answer is None else storable_text(turn.answer),
+            "finish_reason": turn.finish_reason,
+            "token_ids": list(turn.token_ids),
+        }
+        for sample_id, sample in stored
+        for number, turn in enumerate(sample.turns)
+    ]
+    if rows:
+        session.connection().execute(_insert(session, TurnRow.__table__), rows)
+
+
+def _score_values(sample_id: int, scoring_version: str, score: NewScore) -> dict[str, Any]:
     return {
         "sample_id": sample_id,
-        "scoring_version": sample.scoring_version,
+        "scoring_version": scoring_version,
         "metric": score.metric,
         "filter": score.filter,
         "value": score.value,

@@ -307,7 +307,7 @@ def test_score_questions_are_asked_through_each_stage(store, arm):
     assert held["prefill"].request_hash == held["decode"].request_hash
     assert (held["prefill"].handed_over, held["decode"].handed_over) == (False, True)
     assert held["decode"].stage_tokens == {"prefill": 0, "decode": 2}
-    assert held["decode"].answer == '{"choices": ["a", "b"], "logprobs": [-1.0, -2.0]}'
+    assert held["decode"].answer == '{"choices": ["a", "b"], "logprobs": [-1.0, -2.0], "greedy": [true, false]}'
 
 
 def test_progress_counts_what_was_there_before(store, arm):
