@@ -1,11 +1,11 @@
 """A policy applied to one candidate's pairs: rows, release rule, decision. Reads records; never the engine or torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evalsvc.budgets import check_limits
-from evalsvc.claims import Key, make_claims, refuse_rules_about_nothing
-from evalsvc.decision import AAResult, ArmFace, Decision, Stop, combine_exit_codes
+from evalsvc.claims import make_claims, refuse_rules_about_nothing
+from evalsvc.decision import AAResult, ArmFace, Decision, combine_exit_codes
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
     average_repeats,
@@ -13,20 +13,20 @@ from evalsvc.evidence import (
     counted_by_suite,
     differing_factors,
     find_faults,
-    in_order,
     pairing_verified,
 )
 from evalsvc.looking import look_back
 from evalsvc.policy import Policy
 from evalsvc.reading import up_to
-from evalsvc.release import Outcome, judge, release, with_limits
-from evalsvc.row import Row, format_margin, format_p, format_points
+from evalsvc.release import judge, release, with_limits
+from evalsvc.row import Row, format_margin, format_points
 from evalsvc.rows import describe_families, guarded_families, in_table_order, verdict_row, with_numbers, with_verdict
 from evalsvc.signals import more_sampling_notes, signals
 from evalsvc.store.records import ArmRecord, Beside, Pair
 from evalsvc.verdict.measure import measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
 from evalsvc.verdict.rule import decide
+from evalsvc.wording import decision_notes, decision_sentence, injected_text
 
 __all__ = ["AAResult", "Decision", "check_aa", "combine_exit_codes", "decide_gate", "judge_counts", "smallest_provable"]
 
@@ -100,13 +100,7 @@ def decide_gate(
     counted = counted_by_suite(averaged, differing)
     met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
     uncovered = tuple(factor for factor in differing if factor not in met)
-
-    if uncovered and pairs:
-        faults.append(f"no suite met the differing factor{'s' * (len(uncovered) > 1)} {', '.join(uncovered)}")
-    if aa is not None and aa.failed:
-        faults.append(
-            f"the A/A check failed: the baseline against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
-        )
+    faults += _run_faults(uncovered if pairs else (), aa)
     claims = make_claims(counted, policy)
     seen = judge(claims, policy, looks=looks)
     answered = {key: judged.measured.n for key, judged in seen.items()}
@@ -120,25 +114,17 @@ def decide_gate(
     limits = () if same_arm or not pairs else check_limits(baseline, candidate, seconds, counted, policy)
     outcome = with_limits(release(verdicts, seen, worst, policy, faults, same_arm), limits)
     found = signals(counted, *choices)
-    blind = [row.label for row in rows if row.blind]
     verified = pairing_verified(pairs)
-    notes = [
-        *outcome.notes,
-        *_flags(rows),
-        *more_sampling_notes(
-            found, {key.suite: row for key, row in verdicts.items() if row.scope == "suite"}, policy, outcome.word
-        ),
-        *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
-        *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
-        *([f"candidate is injected: {_injected(candidate)}"] if candidate.injected else []),
-        *([] if differing or same_arm else ["no factor differs between these arms, though their fingerprints do"]),
-    ]
+    asks = more_sampling_notes(
+        found, {k.suite: r for k, r in verdicts.items() if r.scope == "suite"}, policy, outcome.word
+    )
+    plain = not differing and not same_arm
     return Decision(
         verdict=outcome.word,
         severity=outcome.severity,
-        sentence=_sentence(outcome, verdicts, candidate, policy, same_arm, stop),
+        sentence=decision_sentence(outcome, verdicts, candidate, same_arm, stop),
         reasons=tuple(outcome.reasons),
-        notes=tuple(notes),
+        notes=(*outcome.notes, *asks, *decision_notes(rows, candidate, verified=verified, nothing_differs=plain)),
         policy=policy.model_dump(mode="json", exclude_none=True),
         policy_sha256=policy.sha256,
         baseline=ArmFace.of(baseline),
@@ -154,6 +140,13 @@ def decide_gate(
         probe=candidate.probe or {},
         rows=tuple(in_table_order({k: r for k, r in verdicts.items() if r.scope != "family"}, rows)),
     )
+
+
+def _run_faults(uncovered: Sequence[str], aa: AAResult | None) -> Iterator[str]:
+    if uncovered:
+        yield f"no suite met the differing factor{'s' * (len(uncovered) > 1)} {', '.join(uncovered)}"
+    if aa is not None and aa.failed:
+        yield f"the A/A check failed: the baseline against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
 
 
 def judge_counts(lost: int, gained: int, items: int, policy: Policy) -> Row:
@@ -178,53 +171,5 @@ def _refuse(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], po
     if baseline.address == candidate.address:
         raise ConfigError(f"{baseline.address} is baseline and candidate; name two arms")
     if baseline.injected:
-        raise ConfigError(f"{baseline.address} has planted faults ({_injected(baseline)}) and cannot be a baseline")
+        raise ConfigError(f"{baseline.address} has planted faults ({injected_text(baseline)}) and cannot be a baseline")
     refuse_rules_about_nothing(pairs, policy)
-
-
-def _flags(rows: Sequence[Row]) -> list[str]:
-    """Families whose drop is real inside a suite whose drop is, by suite."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if row.flagged and row.short_p is not None:
-            found.setdefault(row.suite, []).append(f"{row.family} (p {format_p(row.short_p, sign=True)})")
-    return [
-        f"lost inside suite {suite}, after Benjamini-Hochberg: {', '.join(names)}" for suite, names in found.items()
-    ]
-
-
-def _injected(arm: ArmRecord) -> str:
-    return ", ".join(f"{name} {value}" for name, value in arm.injected.items())
-
-
-def _sentence(
-    outcome: Outcome,
-    rows: Mapping[Key, Row],
-    candidate: ArmRecord,
-    policy: Policy,
-    same_arm: bool,
-    stop: Stop | None,
-) -> str:
-    head = outcome.word
-    if outcome.severity:
-        head += f" ({outcome.severity})"
-    deciding = [rows[key] for key in outcome.deciding]
-    if outcome.word == "PASS" and any(row.drop_detected for row in deciding):
-        head += " (drop detected: real, but inside the margin)"
-    if candidate.injected:
-        head += " [injected]"
-    if same_arm:
-        head += " [A/A: one arm in two runs]"
-    body = outcome.reasons[0] if outcome.reasons else ""
-    if len(outcome.reasons) > 1:
-        body += f" (and {len(outcome.reasons) - 1} more)"
-    if outcome.word == "INCONCLUSIVE":
-        more = next((row.more_items for row in deciding if row.more_items), None)
-        if more:
-            body += f"; about {more:,} more items would decide"
-    met = in_order({factor for row in deciding for factor in row.factors_met})
-    if outcome.word == "PASS" and met:
-        body += f"; factors met: {', '.join(met)}"
-    if stop and stop.items < stop.planned and outcome.word == stop.word:
-        body += f"; decided after {stop.items:,} of {stop.planned:,} items"
-    return f"{head}: {body}"

@@ -1,0 +1,74 @@
+"""A decision in words: its sentence, and notes on what changed nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from evalsvc.claims import Key
+from evalsvc.decision import Stop
+from evalsvc.evidence import in_order
+from evalsvc.release import Outcome
+from evalsvc.row import Row, format_p
+from evalsvc.store.records import ArmRecord
+
+
+def decision_notes(rows: Sequence[Row], candidate: ArmRecord, *, verified: bool, nothing_differs: bool) -> list[str]:
+    """What a reader should know beside the verdict.
+
+    Args:
+        rows: Descriptions of families.
+        candidate: Whose planted faults are named.
+        verified: Whether every pair's rendered tokens are known to be equal.
+        nothing_differs: Two arms without a differing factor, which are no A/A.
+    """
+    blind = [row.label for row in rows if row.blind]
+    return [
+        *_flags(rows),
+        *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
+        *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
+        *([f"candidate is injected: {injected_text(candidate)}"] if candidate.injected else []),
+        *(["no factor differs between these arms, though their fingerprints do"] if nothing_differs else []),
+    ]
+
+
+def _flags(rows: Sequence[Row]) -> list[str]:
+    """Families whose drop is real inside a suite whose drop is, by suite."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.flagged and row.short_p is not None:
+            found.setdefault(row.suite, []).append(f"{row.family} (p {format_p(row.short_p, sign=True)})")
+    return [
+        f"lost inside suite {suite}, after Benjamini-Hochberg: {', '.join(names)}" for suite, names in found.items()
+    ]
+
+
+def injected_text(arm: ArmRecord) -> str:
+    """An arm's planted faults."""
+    return ", ".join(f"{name} {value}" for name, value in arm.injected.items())
+
+
+def decision_sentence(
+    outcome: Outcome, rows: Mapping[Key, Row], candidate: ArmRecord, same_arm: bool, stop: Stop | None
+) -> str:
+    """Word, severity and the first reason, with what would decide or what a PASS covers."""
+    head = outcome.word
+    if outcome.severity:
+        head += f" ({outcome.severity})"
+    deciding = [rows[key] for key in outcome.deciding]
+    if outcome.word == "PASS" and any(row.drop_detected for row in deciding):
+        head += " (drop detected: real, but inside the margin)"
+    if candidate.injected:
+        head += " [injected]"
+    if same_arm:
+        head += " [A/A: one arm in two runs]"
+    body = outcome.reasons[0] if outcome.reasons else ""
+    if len(outcome.reasons) > 1:
+        body += f" (and {len(outcome.reasons) - 1} more)"
+    if outcome.word == "INCONCLUSIVE":
+        more = next((row.more_items for row in deciding if row.more_items), None)
+        if more:
+            body += f"; about {more:,} more items would decide"
+    met = in_order({factor for row in deciding for factor in row.factors_met})
+    if outcome.word == "PASS" and met:
+        body += f"; factors met: {', '.join(met)}"
+    if stop and stop.items < stop.planned and outcome.word == stop.word:
+        body += f"; decided after {stop.items:,} of {stop.planned:,} items"
+    return f"{head}: {body}"
