@@ -1,0 +1,133 @@
+"""Runs of lm-eval tasks from the experiment file to the exit code: corpus metrics, repeats, conversations, code."""
+
+import json
+import shutil
+import sqlite3
+
+import pytest
+
+TWO = {"bf16": {"plan": "w=bf16"}, "int4": {"plan": "w=int4:g32:asym > w=bf16"}}
+TASK = {
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "docs.jsonl"}},
+    "test_split": "test",
+    "doc_to_text": "Say {{word}}:",
+    "doc_to_target": "word",
+    "output_type": "generate_until",
+    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 6},
+    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+}
+PERPLEXITY = {"metric": "word_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False}
+WHOLE = {
+    "output_type": "loglikelihood_rolling",
+    "doc_to_text": "",
+    "doc_to_target": "{{word}} and then {{word}}",
+    "generation_kwargs": None,
+    "metric_list": [PERPLEXITY],
+}
+
+
+@pytest.fixture
+def run(evalsvc, write_experiment, tmp_path):
+    """`run(task, *arguments, suite={}, **keys)`: an experiment over one task; returns exit code, out and err."""
+
+    def call(task, *arguments, suite=None, **keys):
+        folder = tmp_path / "an experiment"
+        spec = {"name": "s", "kind": "lmeval", "tasks": ["mine.yaml"]} | (suite or {})
+        given = {"arms": TWO, "suites": [spec], "probe": None, "aa": None, "score_through": "prefill"}
+        path = write_experiment(folder, **given | keys)
+        (folder / "docs.jsonl").write_text("".join(json.dumps({"word": f"word{n}"}) + "\n" for n in range(12)))
+        config = {k: v for k, v in ({"task": "mine"} | TASK | task).items() if v is not None}
+        text = json.dumps(config, indent=1).replace('"CODE"', "!function code.score")
+        (folder / "mine.yaml").write_text(text)
+        return evalsvc("run", path, "--db", tmp_path / "r.sqlite", *arguments)
+
+    return call
+
+
+def rows(tmp_path, query):
+    connection = sqlite3.connect(tmp_path / "r.sqlite")
+    found = connection.execute(query).fetchall()
+    connection.close()
+    return found
+
+
+def test_a_whole_text_is_gated_by_a_rule_about_its_perplexity(run, evalsvc, evalsvc_json, tmp_path):
+    code, _, err = run(WHOLE)
+    assert code == 0, err
+    found = rows(
+        tmp_path, "SELECT metric, COUNT(*), MIN(value), MAX(value) FROM scores GROUP BY metric ORDER BY metric"
+    )
+    assert [(name, count) for name, count, *_ in found] == [("word_perplexity.0", 24), ("word_perplexity.1", 24)]
+    assert found[0][3] < 0 and found[1][2:] == (4, 4)
+    gate = ["gate", "--baseline", "bf16", "--candidate", "int4", "--db", tmp_path / "r.sqlite", "--policy"]
+    (tmp_path / "bare.yaml").write_text("name: p\n")
+    assert evalsvc(*gate, tmp_path / "bare.yaml")[0] == 4, "nobody said what a perplexity may lose"
+    rule = "{suite: s, metric: word_perplexity, margin: 1.0e+300, better: lower, statistic: perplexity}"
+    (tmp_path / "rule.yaml").write_text(f"name: p\nmargins:\n  - {rule}\n")
+    code, document = evalsvc_json(*gate, tmp_path / "rule.yaml")
+    assert code == 0, document["decisions"][0]["sentence"]
+
+
+def test_repeats_are_samples_of_one_item_with_the_same_seeds_in_every_arm(run, tmp_path):
+    drawn = {"until": ["\n"], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
+    code, _, err = run({"generation_kwargs": drawn, "repeats": 3})
+    assert code == 0, err
+    found = rows(
+        tmp_path,
+        "SELECT a.name, i.item_id, s.repeat, s.settings_hash, s.answer FROM samples s"
+        " JOIN arms a ON a.id = s.arm_id JOIN items i ON i.id = s.item_pk",
+    )
+    assert len(found) == 2 * 12 * 3
+    settings = {arm: {row[1:4] for row in found if row[0] == arm} for arm in TWO}
+    assert settings["bf16"] == settings["int4"] and len({row[2] for row in settings["bf16"]}) == 36
+    answers = [{row[4] for row in found if row[:2] == ("bf16", f"mine:{n}")} for n in range(12)]
+    assert max(map(len, answers)) > 1, "another draw may give another answer"
+    code, _, err = run({"generation_kwargs": drawn, "repeats": 3})
+    assert code == 0 and "nothing is computed" in err
+
+
+def test_code_in_task_files_runs_with_allow_code_alone(run, tmp_path):
+    coded = {"process_results": "CODE", "metric_list": [{**PERPLEXITY, "metric": "f1", "aggregation": "mean"}]}
+    code, out, err = run(coded)
+    said = err.splitlines()[-1]
+    assert (code, out) == (2, "") and said.startswith("error: ") and "mine.yaml:" in said and "--allow-code" in said
+    body = "def score(doc, results):\n    return {'f1': len(results[0]) % 4 / 4}\n"
+    (tmp_path / "an experiment" / "code.py").write_text(body)
+    code, _, err = run(coded, "--allow-code", workers=2)
+    assert code == 0, err
+    values = {value for (value,) in rows(tmp_path, "SELECT value FROM scores WHERE metric = 'f1'")}
+    assert values <= {0, 0.25, 0.5, 0.75} and len(values) > 1
+
+
+def test_a_conversation_is_stored_as_messages_and_rendered_by_the_model(run, tiny_model, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    (model / "chat_template.jinja").write_text("<bos>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+    asked = {"apply_chat_template": True, "system_instruction": "Be brief."}
+    code, _, err = run({}, suite=asked, model=str(model))
+    assert code == 0, err
+    ((prompt, rendered, tokens),) = rows(
+        tmp_path,
+        "SELECT DISTINCT s.prompt, s.rendered_hash, s.prompt_tokens FROM samples s JOIN items i ON i.id = s.item_pk"
+        " WHERE i.item_id = 'mine:0'",
+    )
+    assert json.loads(prompt) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Say word0:"},
+    ]
+    assert rendered and tokens == len("[system]Be brief.[user]Say word0:") + 1
+
+
+@pytest.mark.parametrize(
+    ("suite", "complaint"),
+    [
+        ({"prefix_draws": 1}, "prefix_draws"),
+        ({"num_fewshot": -1}, "num_fewshot"),
+        ({"prefix_draws": 4}, "no task has few-shot examples to draw"),
+        ({"kind": "formats", "tasks": [], "cases": "formats.jsonl", "num_fewshot": 2}, "for suites of kind `lmeval`"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_one_sentence(run, suite, complaint):
+    code, out, err = run({}, suite=suite)
+    assert (code, out) == (2, "") and complaint in err.splitlines()[-1]
