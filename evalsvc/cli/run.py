@@ -28,6 +28,7 @@ def run(
     """
     from pathlib import Path
 
+    from evalsvc.cli.aggregates import group_lines, groups_of, lm_eval_aggregates
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.progress import TerminalReporter
     from evalsvc.cli.run_report import decide_run, render_arms, run_document
@@ -59,13 +60,16 @@ def run(
             raise
     code = combine_exit_codes(decision.exit_code for decision in decisions)
     with open_store(db, read_only=True) as store:
+        aggregates = lm_eval_aggregates(prepared.asked, store, run_id)
         if json:
-            print_json(run_document(store, run_id, decisions, code))
+            print_json(run_document(store, run_id, decisions, code) | {"lm_eval": aggregates})
         else:
             from evalsvc.cli.tables import render_decisions
 
             console = stdout_console()
             console.print(render_decisions(decisions, families=families))
             console.print(render_arms(store, run_id))
+            if lines := group_lines(aggregates, groups_of(prepared.asked)):
+                console.print(lines)
     if gate is not None:
         raise typer.Exit(code)

@@ -8,7 +8,7 @@ from sqlalchemy import Row, and_, case, func, inspect, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.modes import ANY, filled, without
+from evalsvc.modes import ANY, PREFIX, filled, without
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
@@ -319,6 +319,29 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
         answer_tokens=answer_tokens,
         seconds=seconds,
     )
+
+
+def item_scores(
+    store: Store, arm_id: int, suite: str, scoring_version: str
+) -> dict[str, dict[str, list[tuple[str, str, float]]]]:
+    """By scoring stage and item the metrics of an arm's scored samples: metric, filter and value.
+
+    Of several repeats the first; nothing of failure modes.
+    """
+    query = (
+        select(Sample.through, ItemRow.item_id, ScoreRow.metric, ScoreRow.filter, ScoreRow.value)
+        .join(ItemRow, Sample.item_pk == ItemRow.id)
+        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
+        .where(Sample.arm_id == arm_id, Sample.status == "scored", Sample.repeat == 0, ItemRow.suite == suite)
+        .where(ScoreRow.scoring_version == scoring_version)
+        .order_by(Sample.id, ScoreRow.id)
+    )
+    found: dict[str, dict[str, list[tuple[str, str, float]]]] = {}
+    with store.session() as session:
+        for through, item_id, metric, filter_, value in session.execute(query):
+            if not metric.startswith(PREFIX):
+                found.setdefault(through, {}).setdefault(item_id, []).append((metric, filter_, value))
+    return found
 
 
 def _sides_query(arm_id: int) -> Any:

@@ -96,6 +96,11 @@ class LmEvalSuite:
             for value in found
         ]
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of lm-eval's groups among what was named."""
+        return tuple(self._built.groups)
+
     def aggregate(self, scores: Mapping[str, Sequence[Score]]) -> dict[str, dict[str, float]]:
         """What lm-eval reports of these scores, by task and by group, as `METRIC,FILTER` and value.
 

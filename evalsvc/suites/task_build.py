@@ -15,7 +15,7 @@ from typing import Any
 
 from evalsvc.errors import ConfigError, EvalsvcError
 from evalsvc.suites.task_check import check_served
-from evalsvc.suites.task_yaml import TaskFile, find_task_files, local_data, read_task_file
+from evalsvc.suites.task_yaml import TaskFile, find_task_files, local_data, names_beside, read_task_file
 
 FEWSHOT_SEED = 1234  # what lm-eval's own evaluator sets
 
@@ -91,17 +91,19 @@ class _Folder:
     def build(self) -> None:
         """Adds everything to what is built."""
         paths = find_task_files(self._path) if self._path.is_dir() else [self._path]
-        files = [read_task_file(path, self._keys, allow_code=self._code) for path in paths]
+        files = [self._read(path) for path in paths]
         for file in files:
             if not file.is_group:
                 self._task(file)
-        beside = {_name(file): file for file in files}
+        beside = {_name(file): file.path for file in files}
         if not self._path.is_dir() and files[0].is_group:
-            there = [path for path in find_task_files(self._path.parent) if path != self._path]
-            beside |= {_name(f): f for f in (read_task_file(p, self._keys, allow_code=self._code) for p in there)}
+            beside = names_beside(files[0].path) | beside
         for file in files:
             if file.is_group:
                 self._group(file, beside, ())
+
+    def _read(self, path: Path) -> TaskFile:
+        return read_task_file(path, self._keys, allow_code=self._code)
 
     def _task(self, file: TaskFile) -> Any:
         task = _from_file(file)
@@ -109,7 +111,7 @@ class _Folder:
         self._mine.add(task.task_name)
         return task
 
-    def _group(self, file: TaskFile, beside: dict[str, TaskFile], above: tuple[str, ...]) -> Any:
+    def _group(self, file: TaskFile, beside: dict[str, Path], above: tuple[str, ...]) -> Any:
         from lm_eval.api.group import Group
 
         name = file.config["group"]
@@ -127,10 +129,10 @@ class _Folder:
             elif member not in beside:
                 for child in _by_name(member, self._built):
                     group.add(child)
-            elif beside[member].is_group:
-                group.add(self._group(beside[member], beside, (*above, name)))
+            elif (inner := self._read(beside[member])).is_group:
+                group.add(self._group(inner, beside, (*above, name)))
             else:
-                group.add(self._task(beside[member]))
+                group.add(self._task(inner))
         self._built.groups[name] = group
         return group
 

@@ -1,5 +1,6 @@
 """Metrics of single documents as lm-eval finds them, and of whole tasks and groups from those."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -8,6 +9,7 @@ from typing import Any
 from evalsvc.suites.base import Score
 from evalsvc.suites.task_questions import Question
 
+log = logging.getLogger(__name__)
 RIGHT_OR_WRONG = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match", "em", "exact")
 
 
@@ -101,7 +103,10 @@ def aggregated(
         found[name] = {"sample_len": len(documents)}
         for (metric, through), column in columns.items():
             plain = mean if metric == "brier_score" else functions.get(metric, mean)
-            found[name][f"{metric},{through}"] = plain(column)
+            try:
+                found[name][f"{metric},{through}"] = plain(column)
+            except Exception as error:  # a task's own aggregation may want more than numbers
+                log.warning("task %s: %s of the stored scores cannot be aggregated: %s", name, metric, error)
     for name, group in groups.items():
         found[name] = dict(group.aggregate(found))
     kept = {name: {key: v for key, v in values.items() if "," in key} for name, values in found.items()}

@@ -56,6 +56,23 @@ def find_task_files(folder: Path) -> list[Path]:
     return found
 
 
+def names_beside(file: Path) -> dict[str, Path]:
+    """What the other YAML files of a folder say that they are, task or group; whatever says neither is left out."""
+    found: dict[str, Path] = {}
+    for path in sorted(file.parent.rglob("*.yaml")):
+        if path == file or path.name.startswith("_"):
+            continue
+        try:
+            node = _compose(path, included_by=None)
+        except ConfigError:
+            continue
+        said = {key.value: value.value for key, value in node.value if isinstance(value, yaml.ScalarNode)}
+        name = said.get("group") or said.get("task")
+        if name:
+            found.setdefault(name, path)
+    return found
+
+
 def read_task_file(path: Path, known_keys: Sequence[str], *, allow_code: bool = False) -> TaskFile:
     """Reads one task or group with what it includes.
 

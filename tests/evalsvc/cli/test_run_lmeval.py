@@ -119,6 +119,32 @@ def test_a_conversation_is_stored_as_messages_and_rendered_by_the_model(run, tin
     assert rendered and tokens == len("[system]Be brief.[user]Say word0:") + 1
 
 
+def test_a_group_is_reported_as_lm_eval_would(run, tmp_path):
+    folder = tmp_path / "an experiment"
+    folder.mkdir()
+    (folder / "again.yaml").write_text("include: mine.yaml\ntask: again\ndoc_to_text: 'Write {{word}}:'\n")
+    names = {"group": "both", "task": ["mine", "again"], "aggregate_metric_list": [{"metric": "exact_match"}]}
+    (folder / "both.yaml").write_text(json.dumps(names))
+    first = {"doc_to_target": "{{word[:0]}}", "generation_kwargs": {"until": ["e"], "max_gen_toks": 3}}
+    code, out, err = run(first, suite={"tasks": ["both.yaml"]})
+    assert code == 0, err
+    assert "s: both exact_match,none: bf16 " in out
+    code, out, _ = run(first, "--json", suite={"tasks": ["both.yaml"]})
+    found = json.loads(out)["lm_eval"]["s"]["bf16"][""]
+    assert set(found) == {"mine", "again", "both"}
+    each = [found[name]["exact_match,none"] for name in ("mine", "again")]
+    assert found["both"]["exact_match,none"] == sum(each) / 2
+    stored = dict(
+        rows(
+            tmp_path,
+            "SELECT i.family, AVG(c.value) FROM scores c JOIN samples s ON s.id = c.sample_id"
+            " JOIN items i ON i.id = s.item_pk JOIN arms a ON a.id = s.arm_id"
+            " WHERE c.metric = 'exact_match' AND a.name = 'bf16' GROUP BY i.family",
+        )
+    )
+    assert [stored["mine"], stored["again"]] == pytest.approx(each)
+
+
 @pytest.mark.parametrize(
     ("suite", "complaint"),
     [

@@ -158,6 +158,8 @@ def test_a_group_is_its_tasks_and_lm_evals_mean_of_them(folder, answer):
             "other": {"exact_match,none": 1.0},
             "both": {"exact_match,none": 2 / 3},
         }
+    (folder / "unrelated.yaml").write_text("name: an experiment\n")
+    (folder / "broken.yaml").write_text("a: [\n")
     (folder / "group.yaml").write_text(GROUP.replace("false", "true"))
     suite = LmEvalSuite("t", ["group.yaml"], base_dir=folder)
     assert suite.aggregate(scores)["both"] == {"exact_match,none": 0.5}
