@@ -8,6 +8,7 @@ from evalsvc.suites.toolcall.cases import Tool, ToolCase, Turn
 from evalsvc.suites.toolcall.parsers import NATIVE
 from evalsvc.suites.toolcall.parsers.base import compact
 
+AS_TEXT = (NATIVE, "deepseek_v31")  # endpoints, and templates that join arguments to text, want JSON text
 Messages = list[dict[str, Any]]
 
 
@@ -50,14 +51,15 @@ def following(answer: str, parsed: Parsed, order: Sequence[int], turn: Turn, for
         ]
         return _merged([{"role": "assistant", "content": answer.strip()}], "\n".join(lines), turn.user)
     else:
-        ids = [call.id or f"call_{number}" for number, call in enumerate(parsed.calls)]
+        # nine letters and digits: Mistral's templates take no other id
+        ids = [call.id or f"call{number:05d}" for number, call in enumerate(parsed.calls)]
         called = [
             {
                 "id": ids[number],
                 "type": "function",
                 "function": {
                     "name": call.name,
-                    "arguments": compact(call.arguments) if form == NATIVE else call.arguments,
+                    "arguments": compact(call.arguments) if form in AS_TEXT else call.arguments,
                 },
             }
             for number, call in enumerate(parsed.calls)

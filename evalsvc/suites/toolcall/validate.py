@@ -8,12 +8,12 @@ from typing import Any
 from evalsvc.engine.requests import GenerateResult
 from evalsvc.suites.base import Item
 from evalsvc.suites.findings import Found
+from evalsvc.suites.toolcall.arguments import misfits
 from evalsvc.suites.toolcall.calls import Call
 from evalsvc.suites.toolcall.cases import Expect, ToolCase
 from evalsvc.suites.toolcall.matchers import Matcher, example, matches, plain
 from evalsvc.suites.toolcall.parsers import FORMATS
 from evalsvc.suites.toolcall.parsers.base import compact
-from evalsvc.suites.toolcall.scoring import misfits
 from evalsvc.suites.toolcall.suite import ToolCallSuite
 
 QUESTION, WORDS = "What do you mean?", "None of these tools fits."

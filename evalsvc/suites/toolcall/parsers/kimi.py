@@ -72,4 +72,4 @@ def write(calls: Sequence[Call]) -> str:
     return BEGIN + "".join(bodies) + END
 
 
-KIMI = CallFormat("kimi_k2", (BEGIN, CALL), ((BEGIN,),), read, write)
+KIMI = CallFormat("kimi_k2", (BEGIN, CALL), ((BEGIN,), ("<|im_system|>tool_declare",)), read, write)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from evalsvc.suites.toolcall.calls import Call, Leniency, Malformed, Parsed
-from evalsvc.suites.toolcall.parsers.base import CallFormat, Schemas, skip, split_reasoning
+from evalsvc.suites.toolcall.parsers.base import CallFormat, Schemas, call_of, json_value, skip, split_reasoning
 from evalsvc.suites.toolcall.parsers.literal import JSON_WORDS, WORDS, Reader
 
 TAGS = {"<|python_start|>": "<|python_end|>", "<|tool_call_start|>": "<|tool_call_end|>"}
@@ -25,6 +25,8 @@ def read(text: str, schemas: Schemas, leniency: Leniency) -> Parsed:
     try:
         if not tag and rest[:start].strip():
             leniency.repair("text before the call")
+        if tag and rest.startswith("{", skip(rest, skip(rest, end) + 1)):
+            return _objects(rest, start, end, tag, reasoning, leniency)
         reader = Reader(rest, end, WORDS | JSON_WORDS if leniency.on else WORDS)
         reader.need("[")
         while not reader.mark("]"):
@@ -38,6 +40,17 @@ def read(text: str, schemas: Schemas, leniency: Leniency) -> Parsed:
         return Parsed(text=rest.strip(), reasoning=reasoning, problems=problem, attempted=True)
     around = (rest[:start] + rest[end:]).strip()
     return Parsed(calls=tuple(calls), text=around, reasoning=reasoning, repairs=tuple(leniency.done), attempted=True)
+
+
+def _objects(rest: str, start: int, at: int, tag: str, reasoning: str, leniency: Leniency) -> Parsed:
+    """A list of JSON objects between the tags, which LFM2's template shows, too."""
+    value, end = json_value(rest, at, leniency)
+    if not isinstance(value, list):
+        raise Malformed("not a list of calls")
+    calls = tuple(call_of(entry, "arguments", leniency, frozenset({"id"})) for entry in value)
+    end = _closed(rest, end, TAGS[tag], leniency)
+    around = (rest[:start] + rest[end:]).strip()
+    return Parsed(calls=calls, text=around, reasoning=reasoning, repairs=tuple(leniency.done), attempted=True)
 
 
 def _closed(text: str, at: int, closes: str | None, leniency: Leniency) -> int:

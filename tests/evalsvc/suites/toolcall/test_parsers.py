@@ -201,6 +201,18 @@ def test_harmony_separates_channels():
     assert plain(parsed.calls) == [("get_time", {"t": "<|call|>"})]
 
 
+def test_lfm2_writes_objects_between_its_tags_too():
+    text = '<|tool_call_start|>[{"name": "set_timer", "arguments": {"minutes": 5}, "id": "a"}]<|tool_call_end|>'
+    for lenient in (False, True):
+        assert FORMATS["pythonic"].parse(text, lenient=lenient).calls == (Call("set_timer", {"minutes": 5}, "a"),)
+    for cut in range(1, len(text) - len("<|tool_call_end|>")):
+        assert FORMATS["pythonic"].parse(text[:cut], lenient=True).calls == ()
+
+
+def test_a_kimi_template_without_marks_is_known():
+    assert detect("{{ '<|im_system|>tool_declare<|im_middle|>' }}") == "kimi_k2"
+
+
 TEMPLATES = {
     "hermes": '{{- \'\\n<tool_call>\\n{"name": "\' }}',
     "kimi_k2": "<|tool_calls_section_begin|>{% for %}",

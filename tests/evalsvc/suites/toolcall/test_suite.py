@@ -336,3 +336,15 @@ def test_a_wrong_conversation_is_named_with_its_line(tmp_path, changes, complain
         ToolCallSuite("s", path, form="hermes")
     assert str(caught.value).startswith(f"{path}:2: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("form", "kind"), [("hermes", dict), ("mistral", dict), ("deepseek_v31", str)])
+def test_calls_go_into_the_history_as_templates_want_them(tmp_path, answer, form, kind):
+    suite = ToolCallSuite("s", write(tmp_path, talk()), form=form)
+    (item,) = suite.items()
+    request = suite.next_request(item, [answer(in_turn(form, "Rome", "Oslo"))])
+    assert request is not None
+    calls = request.prompt[1]["tool_calls"]
+    assert all(isinstance(call["function"]["arguments"], kind) for call in calls)
+    assert all(len(call["id"]) == 9 and call["id"].isalnum() for call in calls)
+    assert [message["tool_call_id"] for message in request.prompt[2:4]] == [call["id"] for call in calls]
