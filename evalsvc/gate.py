@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evalsvc.budgets import check_limits
-from evalsvc.claims import make_claims, refuse_rules_about_nothing
+from evalsvc.claims import POOLED, make_claims, refuse_rules_about_nothing
 from evalsvc.decision import AAResult, ArmFace, Decision, combine_exit_codes
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.evidence import (
@@ -26,7 +26,7 @@ from evalsvc.store.records import ArmRecord, Beside, Pair
 from evalsvc.verdict.measure import measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
 from evalsvc.verdict.rule import decide
-from evalsvc.wording import decision_notes, decision_sentence, injected_text
+from evalsvc.wording import decision_notes, decision_sentence, injected_text, unseen_losses
 
 __all__ = ["AAResult", "Decision", "check_aa", "combine_exit_codes", "decide_gate", "judge_counts", "smallest_provable"]
 
@@ -119,12 +119,18 @@ def decide_gate(
         found, {k.suite: r for k, r in verdicts.items() if r.scope == "suite"}, policy, outcome.word
     )
     plain = not differing and not same_arm
+    unseen = [] if outcome.word != "PASS" else unseen_losses(verdicts.get(POOLED), policy.alpha)
     return Decision(
         verdict=outcome.word,
         severity=outcome.severity,
         sentence=decision_sentence(outcome, verdicts, candidate, same_arm, stop),
         reasons=tuple(outcome.reasons),
-        notes=(*outcome.notes, *asks, *decision_notes(rows, candidate, verified=verified, nothing_differs=plain)),
+        notes=(
+            *outcome.notes,
+            *asks,
+            *unseen,
+            *decision_notes(rows, candidate, verified=verified, nothing_differs=plain),
+        ),
         policy=policy.model_dump(mode="json", exclude_none=True),
         policy_sha256=policy.sha256,
         baseline=ArmFace.of(baseline),

@@ -25,7 +25,30 @@ def decision_notes(rows: Sequence[Row], candidate: ArmRecord, *, verified: bool,
         *([f"blind to every differing factor, left out: {', '.join(blind)}"] if blind else []),
         *([] if verified else ["pairing not verified: rendered tokens are unknown or differ for some items"]),
         *([f"candidate is injected: {injected_text(candidate)}"] if candidate.injected else []),
-        *(["no factor differs between these arms, though their fingerprints do"] if nothing_differs else []),
+        *([_nothing_differs(candidate)] if nothing_differs else []),
+    ]
+
+
+def _nothing_differs(candidate: ArmRecord) -> str:
+    if not any(candidate.stages.values()):
+        return "nobody said which formats these arms hold, so nothing says which factors were met"
+    return "no factor differs between these arms, though their fingerprints do"
+
+
+def unseen_losses(pooled: Row | None, alpha: float) -> list[str]:
+    """What a PASS over few clusters cannot rule out, where it is likelier than alpha.
+
+    A candidate that loses each whole cluster with the margin's probability has lost the margin, and `(1 - margin)^C` of
+    all runs with C clusters show none of it.
+    """
+    if pooled is None or pooled.verdict != "PASS" or pooled.clusters is None or pooled.margin is None:
+        return []
+    unseen = (1 - pooled.margin) ** pooled.clusters
+    if unseen <= alpha:
+        return []
+    return [
+        f"a drop of {pooled.limit} points that is made of whole clusters lost would show in none of "
+        f"{pooled.clusters} clusters in {100 * unseen:.0f} % of runs: this PASS does not rule it out"
     ]
 
 

@@ -449,3 +449,20 @@ def test_a_baseline_of_fractions_at_chance_is_invalid():
         for p in suite("tasks", 80)
     ]
     assert decide(pairs).verdict == "INVALID"
+
+
+def test_a_pass_over_few_clusters_says_what_it_cannot_rule_out():
+    def clustered(clusters):
+        items = suite("tasks", 400)
+        return [replace(p, cluster=f"c{i % clusters}") for i, p in enumerate(items)]
+
+    few, many = decide(clustered(20)), decide(clustered(100))
+    assert few.verdict == many.verdict == "PASS"
+    assert any("in none of 20 clusters in 36 % of runs" in note for note in few.notes)  # .95 ** 20 = .358
+    assert not any("whole clusters" in note for note in (*many.notes, *decide(GOOD).notes))
+
+
+def test_arms_of_which_nobody_said_the_formats_are_told_so():
+    bare = {"prefill": {}, "decode": {}}
+    decision = decide(GOOD, candidate=arm("other", stages=bare), baseline=arm("base", stages=bare))
+    assert any("nobody said which formats" in note for note in decision.notes)
