@@ -18,7 +18,7 @@ from evalsvc.reading import process_of, scored_values, up_to
 from evalsvc.release import family_size
 from evalsvc.signals import alarms, signals
 from evalsvc.store.records import ArmRecord, Choices, Pair
-from evalsvc.verdict.sequential import first_decision
+from evalsvc.verdict.sequential import first_decision, threshold
 
 BothChoices: TypeAlias = tuple[Mapping[int, Choices], Mapping[int, Choices]]
 
@@ -72,8 +72,9 @@ def find_stop(
     """The first look that decides about a candidate, or None.
 
     REGRESSED: some suite or the pooled row is, at the evidence that its family asks for. PASS: the pooled row passes
-    its margin and every suite its guard, or has all its items, and no signal that the policy listens to is worse (it
-    asks for more samples). A look decides only if it would whatever became of the items without an answer.
+    its margin and every suite and guarded family its guard, or has all its items, and no signal that the policy
+    listens to is worse (it asks for more samples). A look decides only if it would whatever became of the items
+    without an answer.
 
     Args:
         counted: Pairs of each suite, each item once.
@@ -106,6 +107,7 @@ def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, 
     for key, members in groups.items():
         margin = policy.margin if key == POOLED else policy.guard(key.suite)
         firsts[key] = first_decision(process_of(members, looks, worst=worst), margin, policy.alpha, family)
+    guarded = _first_passes(groups, looks, policy, worst=worst)
     last: dict[str, int] = {}
     for (suite, _), index in looks.position.items():
         last[suite] = max(last.get(suite, 0), index)
@@ -114,8 +116,26 @@ def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, 
         words = {key: first[1] for key, first in firsts.items() if first is not None and first[0] <= look}
         done = {*(key.suite for key in words), *blind}
         waiting = [suite for suite, index in last.items() if suite not in done and index >= end]
+        waiting += [suite for suite, first in guarded if first > look and last[suite] >= end and suite not in blind]
         if "REGRESSED" in words.values():
             found.append("REGRESSED")
         else:
             found.append("PASS" if POOLED in words and not waiting else "")
+    return found
+
+
+def _first_passes(
+    groups: Mapping[Key, Sequence[Pair]], looks: Looks, policy: Policy, *, worst: bool
+) -> list[tuple[str, int]]:
+    """By suite the first look at which each family that a rule guards is within its margin; beyond all looks if none.
+
+    A family is REGRESSED only through its suite, so its other direction decides nothing.
+    """
+    found = []
+    for rule in policy.margins:
+        if rule.family is None or rule.margin_points is None:
+            continue
+        members = [pair for pair in groups.get(Key(rule.suite), ()) if pair.family == rule.family]
+        passed = process_of(members, looks, worst=worst).below(rule.margin_points / 100) >= threshold(policy.alpha)
+        found.append((rule.suite, int(passed.argmax()) if passed.any() else len(looks.ends)))
     return found

@@ -158,3 +158,13 @@ def test_a_signal_that_is_worse_holds_a_pass_back_and_no_regression():
     assert (first.word, held.word) == ("PASS", "PASS") and first.items < held.items == 300
     assert decided(good, POLICY, choices=(base, worse)) == first
     assert decided(bad, listening, choices=(base, worse)) == decided(bad, POLICY)
+
+
+def test_a_pass_waits_for_a_family_that_a_rule_guards():
+    good = suite("good", 300)
+    shaky = [replace(p, family="shaky") if i % 6 == 0 else p for i, p in enumerate(good)]
+    rule = {"suite": "good", "family": "shaky", "margin_points": 12.0}
+    guarding = Policy(**{**POLICY.model_dump(exclude_none=True), "margins": [rule]})
+    plain, waited = decided(shaky), decided(shaky, guarding)
+    assert plain is not None and waited is not None and plain.word == waited.word == "PASS"
+    assert plain.items < waited.items <= 300
