@@ -47,8 +47,6 @@ def typed(text: str, schema: Any) -> Any:
         schema: Of the parameter; anything that names no type leaves JSON where the text is JSON.
     """
     allowed = _types(schema)
-    if allowed == {"string"}:
-        return text
     try:
         value = parse(text)
     except NotJson:

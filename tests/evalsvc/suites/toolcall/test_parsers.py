@@ -8,14 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalsvc.suites.toolcall.calls import Call
+from evalsvc.suites.toolcall.cases import Expect
 from evalsvc.suites.toolcall.parsers import FORMATS, detect
 from evalsvc.suites.toolcall.parsers import native as own
 from evalsvc.suites.toolcall.parsers.mistral import write_list
+from evalsvc.suites.toolcall.scoring import judge
 
 from .conftest import BOOK, SCHEMAS, TIME, TIMER
 
 ALL = [pytest.param(form, id=name) for name, form in FORMATS.items()]
 MARKED = [pytest.param(form, id=name) for name, form in FORMATS.items() if name not in ("json", "harmony")]
+
+
+CALLED = Expect.model_validate({"calls": [{"name": "book.table", "arguments": {"people": {"any": True}}}]})
+REFRAINED = Expect.model_validate({"no_call": True})
 
 
 def plain(calls):
@@ -299,6 +305,19 @@ def test_any_text_is_taken_apart(form, text, lenient):
     assert all(isinstance(call.arguments, dict) and call.name for call in parsed.calls)
     assert parsed.attempted or not parsed.calls
     assert lenient or not parsed.repairs
+    for expect in (CALLED, REFRAINED):
+        found = judge(parsed, parsed, expect, SCHEMAS, "stop", native=False)
+        assert found.error is not None or found.trigger_right
+
+
+@pytest.mark.parametrize("form", ALL)
+@pytest.mark.parametrize("depth", [80, 900, 100_000])
+def test_deep_arguments_have_a_score(form, depth):
+    deep = "[" * depth + "]" * depth
+    text = form.write([Call("book.table", {"people": 4, "wishes": 7777})]).replace("7777", deep)
+    strict, lenient = (form.parse(text, SCHEMAS, lenient=loose) for loose in (False, True))
+    found = judge(strict, lenient, CALLED, SCHEMAS, "stop", native=False)
+    assert found.error is not None and found.schema_valid is False
 
 
 HOSTILE = [
