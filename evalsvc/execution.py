@@ -64,6 +64,12 @@ def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
                 raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
     template = template_of(base_dir / Path(experiment.model).expanduser())
+    if template is None and (base_dir / Path(experiment.model).expanduser()).is_dir():
+        chatting = next((spec.name for spec in experiment.suites if spec.apply_chat_template), None)
+        if chatting is not None:
+            raise ConfigError(
+                f"{path}: suite {chatting} says apply_chat_template, and model {experiment.model} has no chat template"
+            )
     suites = [load_suite(spec, base_dir, template, allow_code=allow_code) for spec in experiment.suites]
     asked = questions(suites, experiment.throughs)
     keys = [list(question.key) for question in asked]

@@ -29,7 +29,8 @@ def run(
     from pathlib import Path
 
     from evalsvc.cli.aggregates import group_lines, groups_of, lm_eval_aggregates
-    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.common import one_line, print_json, stdout_console
+    from evalsvc.cli.oddities import oddities
     from evalsvc.cli.progress import TerminalReporter
     from evalsvc.cli.run_report import decide_run, render_arms, run_document
     from evalsvc.execution import execute, prepare
@@ -60,9 +61,9 @@ def run(
             raise
     code = combine_exit_codes(decision.exit_code for decision in decisions)
     with open_store(db, read_only=True) as store:
-        aggregates = lm_eval_aggregates(prepared.asked, store, run_id)
+        aggregates, odd = lm_eval_aggregates(prepared.asked, store, run_id), list(oddities(store, run_id))
         if json:
-            print_json(run_document(store, run_id, decisions, code) | {"lm_eval": aggregates})
+            print_json(run_document(store, run_id, decisions, code) | {"lm_eval": aggregates, "oddities": odd})
         else:
             from evalsvc.cli.tables import render_decisions
 
@@ -71,5 +72,7 @@ def run(
             console.print(render_arms(store, run_id))
             if lines := group_lines(aggregates, groups_of(prepared.asked)):
                 console.print(lines)
+            for sentence in odd:
+                console.print(one_line(sentence), style="yellow", markup=False, highlight=False)
     if gate is not None:
         raise typer.Exit(code)

@@ -321,6 +321,21 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
     )
 
 
+def ties(store: Store, arm_id: int) -> dict[str, tuple[int, int]]:
+    """By suite the items whose likeliest choices tie, and all items scored by choices; suites without ties left out."""
+    tied = func.count(Sample.item_pk.distinct()).filter(ScoreRow.error_class.in_(("tie", "tie_at_top")))
+    query = (
+        select(ItemRow.suite, tied, func.count(Sample.item_pk.distinct()))
+        .join(ItemRow, Sample.item_pk == ItemRow.id)
+        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
+        .where(Sample.arm_id == arm_id, Sample.status == "scored", ItemRow.scored_by == "loglikelihood")
+        .group_by(ItemRow.suite)
+        .order_by(ItemRow.suite)
+    )
+    with store.session() as session:
+        return {suite: (some, items) for suite, some, items in session.execute(query) if some}
+
+
 def item_scores(
     store: Store, arm_id: int, suite: str, scoring_version: str
 ) -> dict[str, dict[str, list[tuple[str, str, float]]]]:

@@ -209,20 +209,23 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _quiet(offline: bool) -> Iterator[None]:
-    """Without progress bars and talk of retries and, for local data, without a look at the network; all as it was
-    afterwards."""
+    """Without progress bars, talk of retries and of defaults and, for local data, without a look at the network; all
+    as it was afterwards."""
     import datasets
     from datasets import config as settings
 
-    hub = logging.getLogger("huggingface_hub")
-    bars, was, level = datasets.are_progress_bars_disabled(), settings.HF_HUB_OFFLINE, hub.level
+    loggers = [logging.getLogger(name) for name in ("huggingface_hub", "lm_eval")]
+    levels = [logger.level for logger in loggers]
+    bars, was = datasets.are_progress_bars_disabled(), settings.HF_HUB_OFFLINE
     datasets.disable_progress_bars()
     settings.HF_HUB_OFFLINE = was or offline
-    hub.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         settings.HF_HUB_OFFLINE = was
-        hub.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()

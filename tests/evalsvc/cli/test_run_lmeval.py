@@ -119,6 +119,36 @@ def test_a_conversation_is_stored_as_messages_and_rendered_by_the_model(run, tin
     assert rendered and tokens == len("[system]Be brief.[user]Say word0:") + 1
 
 
+def test_answers_that_a_stop_ends_at_once_are_wrong_and_said_to_be_empty(run, tmp_path):
+    everything = [chr(n) for n in range(1, 127)] + ["\ufffd", *map(chr, range(128, 0x300))]
+    code, out, err = run({"generation_kwargs": {"until": everything, "max_gen_toks": 6}}, "--json")
+    assert code == 0, err
+    said = [line for line in json.loads(out)["oddities"] if line.startswith("bf16: ")]
+    (sentence,) = said
+    count = int(sentence.split()[1])
+    assert count > 6 and sentence.startswith(f"bf16: {count} of 12 answers of suite s are empty; ")
+    assert rows(tmp_path, "SELECT SUM(value) FROM scores WHERE metric = 'exact_match'") == [(0,)]
+
+
+def test_choices_that_nothing_tells_apart_are_counted(run):
+    same = {
+        "output_type": "multiple_choice",
+        "doc_to_choice": ["a", "a"],
+        "doc_to_target": 1,
+        "generation_kwargs": None,
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    }
+    code, out, err = run(same, "--json")
+    assert code == 0, err
+    tied = "the likeliest choices of 12 of 12 items of suite s are equally likely"
+    assert [sentence.split("; ")[0] for sentence in json.loads(out)["oddities"]] == [f"{arm}: {tied}" for arm in TWO]
+
+
+def test_a_model_without_a_template_is_refused_before_anything_is_asked(run):
+    code, out, err = run({}, suite={"apply_chat_template": True})
+    assert (code, out) == (2, "") and err.splitlines()[-1].endswith("has no chat template")
+
+
 def test_a_group_is_reported_as_lm_eval_would(run, tmp_path):
     folder = tmp_path / "an experiment"
     folder.mkdir()

@@ -351,3 +351,22 @@ def test_files_that_lm_eval_itself_writes_are_read(write, tmp_path):
     assert {(s.suite, s.metric, s.filter, s.answer, s.through, len(s.scores)) for s in written} == {
         ("sums_written", "exact_match", "strip", "lol", "", 2)
     }
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_a_record_ends_at_a_line_feed_alone(write, separator):
+    rows = [written_row(7, f"first{separator}second", 1.0), written_row(8, "ok", 0.0)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    for end in ("\n", "\r\n"):
+        path = write("a/samples_t_2026-11-30T01-15-25.614686.jsonl", end.join(lines) + end)
+        samples, _ = only([path])
+        assert [(s.item_id, s.answer) for s in samples] == [("t:7", f"first{separator}second"), ("t:8", "ok")]
+
+
+def test_one_documents_number_on_another_document_is_never_paired(samples_file):
+    """lm-eval's `--samples` with an unsorted list numbers documents wrongly; the hashes tell."""
+    right = only([samples_file("a", "t", [written_row(n, "x", 1.0) for n in (2, 5, 9)])])[0]
+    swapped = [written_row(n, "x", 1.0, doc_hash=f"d{m}", prompt_hash=f"p{m}") for n, m in ((5, 2), (2, 5), (9, 9))]
+    wrong = only([samples_file("b", "t", swapped)])[0]
+    hashes = [{s.item_id: (s.item_hash, s.request_hash) for s in samples} for samples in (right, wrong)]
+    assert {item for item in hashes[0] if hashes[0][item] == hashes[1][item]} == {"t:9"}

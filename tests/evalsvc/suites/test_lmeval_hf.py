@@ -123,7 +123,7 @@ def folder(tmp_path_factory):
         tasks[f"mmlu_{subject}"] = MMLU | {"dataset_kwargs": files, "description": said}
         tasks[f"worded_{subject}"] = WORDED | {"dataset_kwargs": files}
     for split, name in (("test", "gsm8k"), ("train_first16", "gsm8k_shots")):
-        lines = (SHARED / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (SHARED / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").strip().split("\n")
         write(path / f"{name}.jsonl", [json.loads(line) for line in lines[: 3 if split == "test" else 16]])
     for name, task in tasks.items():
         text = yaml.safe_dump({"task": name} | {key: value for key, value in task.items() if value is not None})

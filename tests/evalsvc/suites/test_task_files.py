@@ -269,3 +269,94 @@ def test_data_that_would_have_to_be_fetched_are_said_to_be_missing(folder, monke
 def test_a_name_that_lm_eval_does_not_know_gets_those_near_it(tmp_path):
     """Slow: the index of all its tasks takes some ten seconds."""
     assert "near it: arc_easy" in refused(tmp_path, spec="arc_eazy")
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shipped(folder, monkeypatch, tmp_path, tmp_path_factory):
+    """Tasks, a tag and a group that lm-eval knows by name; their code is lm-eval's own."""
+    from datasets import config as settings
+    from lm_eval.tasks import TaskManager
+
+    from evalsvc.suites import task_build
+
+    monkeypatch.setattr(settings, "HF_DATASETS_CACHE", tmp_path / "cache")
+    known = tmp_path_factory.mktemp("known")
+    data = json.dumps({"data_files": {"test": str(folder / "d.jsonl")}})
+    (known / "code.py").write_text("def target(doc):\n    return doc['a'] + '!'\n")
+    for name, tag in (("first", "both_tagged"), ("second", "both_tagged"), ("third", "other_tag")):
+        text = TASK.replace("task: mine", f"task: {name}\ntag: [{tag}]").replace("{data_files: {test: d.jsonl}}", data)
+        (known / f"{name}.yaml").write_text(text.replace("doc_to_target: a", "doc_to_target: !function code.target"))
+    (known / "group.yaml").write_text(GROUP.replace("[mine, other]", "[both_tagged, third]"))
+    manager = TaskManager(include_path=str(known), include_defaults=False)
+    monkeypatch.setattr(task_build, "_manager", lambda include_defaults: manager)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("named", "tasks"),
+    [
+        (["first"], ["first"]),
+        (["both_tagged"], ["first", "second"]),
+        (["both"], ["first", "second", "third"]),
+        (["other_tag", "first"], ["third", "first"]),
+    ],
+)
+def test_names_of_tasks_tags_and_groups_stand_for_their_tasks(shipped, answer, named, tasks):
+    suite = LmEvalSuite("t", named)
+    assert [item.id for item in suite.items()] == [f"{task}:0" for task in tasks]
+    scores = {item.id: suite.score(item, [answer("x!")]) for item in suite.items()}
+    assert all(score.value == 1 for each in scores.values() for score in each), "the code of the task was run"
+    assert set(suite.aggregate(scores)) == {*tasks, *(["both"] if named == ["both"] else [])}
+
+
+def test_one_task_in_two_names_is_refused(shipped):
+    for named in (["both", "first"], ["first", "both_tagged"]):
+        with pytest.raises(ConfigError, match="'first' is named twice"):
+            LmEvalSuite("t", named)
+
+
+def test_a_group_of_yours_may_name_what_lm_eval_knows(shipped):
+    (shipped / "g.yaml").write_text("group: g\ntask: [mine, both_tagged, third]\n")
+    items = LmEvalSuite("t", ["g.yaml"], base_dir=shipped).items()
+    assert [item.family for item in items] == ["mine", "first", "second", "third"]
+
+
+def test_a_task_written_in_python_is_asked_as_it_says(folder):
+    (folder / "code.py").write_text(
+        "from lm_eval.api.task import ConfigurableTask\n"
+        "class Mine(ConfigurableTask):\n"
+        "    def __init__(self, config=None):\n"
+        "        super().__init__(config={k: v for k, v in config.items() if k != 'class'})\n"
+        "    def doc_to_text(self, doc, doc_to_text=None):\n"
+        "        return f'Loudly: {doc[\"a\"]}'\n"
+    )
+    rewrite(folder, TASK + "class: !function code.Mine\n")
+    suite = LmEvalSuite("t", ["mine.yaml"], base_dir=folder, allow_code=True)
+    assert suite.next_request(suite.items()[0], ()).prompt == "Loudly: x"
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("return [I('generate_until'), I('loglikelihood')]", "asks 2 times (generate_until, loglikelihood)"),
+        ("return [I('generate_until'), I('generate_until')]", "asks 2 times (generate_until)"),
+    ],
+)
+def test_a_document_that_asks_in_several_ways_is_refused_by_name(folder, body, complaint):
+    (folder / "code.py").write_text(
+        "from lm_eval.api.task import ConfigurableTask\n"
+        "from lm_eval.api.instance import Instance\n"
+        "class Mine(ConfigurableTask):\n"
+        "    def __init__(self, config=None):\n"
+        "        super().__init__(config={k: v for k, v in config.items() if k != 'class'})\n"
+        "    def construct_requests(self, doc, ctx, metadata=None, **_):\n"
+        "        def I(kind):\n"
+        "            return Instance(kind, doc, (ctx, 'x'), 0, metadata)\n"
+        f"        {body}\n"
+    )
+    text = TASK + "class: !function code.Mine\n"
+    message = refused(folder, text, kind=CapabilityError, allow_code=True)
+    assert message.startswith("task 'mine': document 0") and complaint in message
