@@ -156,7 +156,7 @@ def test_all_answers_are_judged_by_the_look_that_decides(experiment, go, tmp_pat
         assert stopped[name] == whole[name], "surplus answers change nothing"
 
 
-@pytest.mark.parametrize("at", [1, 140, 399, 1100])
+@pytest.mark.parametrize("at", [1, 399, 1100])
 def test_an_interrupted_run_decides_as_an_uninterrupted_one(experiment, go, tmp_path, at):
     def stop(arm: str, prompt: str, count: int) -> None:
         if count == at:
@@ -209,6 +209,10 @@ def test_a_design_that_is_none_is_refused(field, tmp_path):
         load_policy(path)
 
 
+def arms_of(parts: tuple[Any, ...]) -> tuple[str, ...]:
+    return next(part.arms for part in parts if isinstance(part, execution.Job))
+
+
 def test_the_baseline_answers_before_what_looks_at_it(experiment, monkeypatch, tmp_path):
     """With several processes too: a candidate that is ahead of the baseline would be asked in vain."""
     content = yaml.safe_load(experiment.read_text()) | {"workers": 2}
@@ -220,7 +224,7 @@ def test_the_baseline_answers_before_what_looks_at_it(experiment, monkeypatch, t
         target, "facts", lambda arm: ArmFacts(**{**vars(Quick().facts(arm)), "stages": stages[arm]}), raising=True
     )
     monkeypatch.setattr(
-        execution, "run_parallel", lambda work, jobs, workers, report: begun.append([job[3].arms for job in jobs])
+        execution, "run_parallel", lambda work, jobs, workers, report: begun.append([arms_of(job) for job in jobs])
     )
     monkeypatch.setattr(execution, "run_job", lambda prepared, store, job, policy, report: begun.append([job.arms]))
     monkeypatch.setattr(execution.writer, "finish_run", lambda store, run_id: None)
