@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.evidence import count_once, differing_factors
+from evalsvc.evidence import count_once, differing_factors, with_metric
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord, Pair, Side
 from evalsvc.store.session import Store
@@ -76,7 +76,7 @@ def _columns(
     differing = {factor for changes in chosen for factor, _ in changes}
     rows: dict[Arm, dict[tuple[str, str], Pair]] = {}
     for changes, arm in chosen.items():
-        pairs = count_once(queries.pairs(store, baseline, arm), tuple(differing))
+        pairs = count_once(with_metric(queries.pairs(store, baseline, arm)), tuple(differing))
         rows[changes] = {(pair.suite, pair.item_id): pair for pair in pairs}
     items = sorted({key for found in rows.values() for key in found})
     columns = {changes: np.array([_value(rows[changes].get(key), "candidate") for key in items]) for changes in chosen}

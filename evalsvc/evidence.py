@@ -52,6 +52,11 @@ def _stages_met(side: Side) -> Iterator[str]:
         yield "prefill"
 
 
+def with_metric(pairs: Iterable[Pair]) -> list[Pair]:
+    """The items that carry a verdict; a prompt without a `check` has no metric, and is only compared (`agree`)."""
+    return [pair for pair in pairs if pair.metric]
+
+
 def count_once(pairs: Iterable[Pair], differing: Sequence[str]) -> list[Pair]:
     """One row an item: its decode row where a decode factor differs (or nothing does), else its prefill row."""
     through_decode = not differing or any(factor.startswith("decode.") for factor in differing)
@@ -73,7 +78,8 @@ def seen_factors(pairs: Iterable[Pair], differing: Sequence[str]) -> tuple[str, 
 
 
 def counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str]) -> dict[str, list[Pair]]:
-    """Each suite's items, each once, without the rows that are blind to every differing factor."""
+    """Each suite's items, each once, without those that have no metric and rows blind to every differing factor."""
+    pairs = with_metric(pairs)
     groups: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
         groups[(pair.suite, pair.family, pair.through)].append(pair)
@@ -128,7 +134,7 @@ def check_aa(pairs: Sequence[Pair], address: str = "", policy: Policy | None = N
         address: Of the second run.
         policy: Says which metrics are in units of their own: they are no part of it.
     """
-    known = [pair for pair in pairs if policy is None or not own_reading(pair, policy).in_units]
+    known = [pair for pair in with_metric(pairs) if policy is None or not own_reading(pair, policy).in_units]
     measured = measure_pairs(count_once(average_repeats(known), ()), alpha=0.05)
     if measured is None:
         return None
@@ -173,7 +179,12 @@ def find_faults(
         policy: Limits.
         looks: Of a sequential design: pairs after its last look are not looked at.
     """
-    seen = pairs if looks is None else up_to(pairs, looks)
+    seen = with_metric(pairs if looks is None else up_to(pairs, looks))
+    if pairs and not with_metric(pairs):
+        return [
+            "prompts without `check` or `constraints` carry no verdict, and there is nothing else; "
+            f"`evalsvc agree {baseline.address} {candidate.address}` compares their answers"
+        ]
     if not any(read_pair(pair, own_reading(pair, policy)) for pair in seen):
         return [f"no samples: no item is scored in both {baseline.address} and {candidate.address}"]
     return [

@@ -41,9 +41,10 @@ class Prepared:
     allow_code: bool = False
 
     def items_by_suite(self) -> dict[str, int]:
-        """Items of each suite, each item once."""
-        items = {(q.suite.name, q.item.id) for q in self.asked}
-        return {s.name: sum(name == s.name for name, _ in items) for s in self.experiment.suites}
+        """Items of each suite that carry a verdict, each item once; suites without any are left out."""
+        items = {(q.suite.name, q.item.id) for q in self.asked if q.item.metric}
+        counts = {s.name: sum(name == s.name for name, _ in items) for s in self.experiment.suites}
+        return {name: count for name, count in counts.items() if count}
 
 
 def prepare(path: Path, *, allow_code: bool = False) -> Prepared:

@@ -14,6 +14,7 @@ from evalsvc.evidence import (
     differing_factors,
     find_faults,
     pairing_verified,
+    with_metric,
 )
 from evalsvc.looking import look_back
 from evalsvc.policy import Policy
@@ -47,6 +48,8 @@ def smallest_provable(n_by_suite: Mapping[str, int], alpha: float = 0.05) -> dic
 
 def provable_sentence(n_by_suite: Mapping[str, int], policy: Policy) -> str:
     """What a run of this size can prove, and which margin of the policy it can therefore never pass."""
+    if not n_by_suite:
+        return "no item carries a verdict: no prompt has a `check` or `constraints`"
     best = smallest_provable(n_by_suite, policy.alpha)
     margins = {**{suite: policy.guard(suite) for suite in n_by_suite}, "pooled": policy.margin}
     parts = [
@@ -96,6 +99,7 @@ def decide_gate(
     faults = [*find_faults(baseline, candidate, pairs, policy, looks), *aa_faults]
     if looks is not None:
         pairs, averaged = up_to(pairs, looks), up_to(averaged, looks)
+    pairs, averaged = with_metric(pairs), with_metric(averaged)
     rows = describe_families(averaged, differing, policy, looks)
     counted = counted_by_suite(averaged, differing)
     met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
@@ -178,4 +182,4 @@ def _refuse(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], po
         raise ConfigError(f"{baseline.address} is baseline and candidate; name two arms")
     if baseline.injected:
         raise ConfigError(f"{baseline.address} has planted faults ({injected_text(baseline)}) and cannot be a baseline")
-    refuse_rules_about_nothing(pairs, policy)
+    refuse_rules_about_nothing(with_metric(pairs), policy)

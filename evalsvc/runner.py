@@ -332,6 +332,8 @@ def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Sco
     broken = next((score for score in scores if not math.isfinite(score.value)), None)
     if broken is not None:
         return (), f"{broken.metric} is {broken.value}"
+    if not item.metric:
+        return scores, None
     own = {(item.metric, item.filter), (f"{item.metric}.0", item.filter)}  # the second one of a whole corpus
     if not any((score.metric, score.filter) in own for score in scores):
         return (), f"no score of {item.metric} through filter {item.filter}"

@@ -23,6 +23,7 @@ COMMANDS = (
     "rescore",
     "gate",
     "compare",
+    "agree",
     "verdict",
     "audit",
     "power",

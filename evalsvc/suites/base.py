@@ -19,7 +19,8 @@ class Item:
         cluster: What may make items flip together: few-shot prefix, subject, conversation. Empty when independent.
         sha256: Hash of everything the item's score depends on (document, target, tools), not of its rendering.
         metric: Name of the metric that the verdict reads: right or wrong, or a fraction from 0 to 1. One in units of
-            its own, or of the whole corpus, is judged only by a policy's rule about it.
+            its own, or of the whole corpus, is judged only by a policy's rule about it. Empty for an item that carries
+            no verdict.
         filter: Name of the answer filter that this metric reads (lm-eval's filters; `none` elsewhere).
         chance: Proportion that a random answer gets right.
         gold: Index of the right choice of a log-likelihood item; None where there is none, or more than one.

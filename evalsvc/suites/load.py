@@ -5,6 +5,7 @@ from pathlib import Path
 from evalsvc.suites.base import Suite
 from evalsvc.suites.formats import FormatSuite
 from evalsvc.suites.lmeval import LmEvalSuite
+from evalsvc.suites.own import PromptSuite
 from evalsvc.suites.spec import SuiteSpec
 from evalsvc.suites.task_questions import Asking
 from evalsvc.suites.toolcall import ToolCallSuite
@@ -37,4 +38,6 @@ def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, 
     path = base_dir / (spec.cases or "")
     if spec.kind == "toolcall":
         return ToolCallSuite(spec.name, path, spec.limit, form=spec.format, template=template)
+    if spec.kind == "prompts":
+        return PromptSuite(spec.name, path, spec.limit)
     return FormatSuite(spec.name, path, spec.limit)

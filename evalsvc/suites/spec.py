@@ -18,7 +18,7 @@ class SuiteSpec(BaseModel):
 
     Attributes:
         name: What tables and policies call it.
-        kind: `lmeval` (lm-eval tasks), `toolcall` or `formats` (case files).
+        kind: `lmeval` (lm-eval tasks), `toolcall`, `formats` or `prompts` (case files).
         tasks: For `lmeval`: task files, folders of task files, or names of lm-eval's own tasks.
         cases: For the other kinds: the case file.
         format: For `toolcall`: how calls are written (`hermes`, `kimi_k2`, ...); `auto` takes what the chat template
@@ -36,7 +36,7 @@ class SuiteSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
-    kind: Literal["lmeval", "toolcall", "formats"]
+    kind: Literal["lmeval", "toolcall", "formats", "prompts"]
     tasks: list[str] = []
     cases: str | None = None
     format: str = "auto"

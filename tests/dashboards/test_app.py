@@ -12,6 +12,7 @@ from evalsvc.policy import Policy
 from evalsvc.recorded.load import Sources, load
 from evalsvc.store import queries, writer
 from evalsvc.store.recording import record_run
+from evalsvc.store.records import NewSample
 from evalsvc.store.session import open_store
 
 
@@ -142,3 +143,47 @@ def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, t
         "&lt;b&gt;0&lt;/b&gt;",
     ):
         assert said in page
+
+
+def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path):
+    path = tmp_path / "own.db"
+    stage = {"weights": "bf16", "kv": "bf16"}
+    common: dict[str, Any] = {"item_hash": "h", "family": "own", "cluster": "", "metric": "", "filter": "none"}
+    with open_store(path, create=True) as store:
+        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        for name, decode in (("base", stage), ("cand", {**stage, "kv": "fp8"})):
+            arm = writer.open_arm(
+                store,
+                run,
+                name=name,
+                fingerprint=name,
+                plan="w=bf16",
+                stages={"prefill": stage, "decode": decode},
+                injected={},
+                details={},
+                expected=2,
+            )
+            samples = [
+                NewSample(
+                    **common,
+                    suite="own",
+                    item_id=f"i{n}",
+                    chance=0.0,
+                    scored_by="generation",
+                    request_hash="r",
+                    settings_hash="s",
+                    rendered_hash="t",
+                    answer=name,
+                    stage_tokens={"prefill": 1, "decode": 3},
+                )
+                for n in range(2)
+            ]
+            writer.add_samples(store, run, arm, samples)
+            writer.finish_arm(store, arm, None, "matched")
+        writer.finish_run(store, run)
+        base, cand = queries.arms(store, run)
+        decision = decide_gate(base, cand, queries.pairs(store, base, cand), Policy(name="p"))
+        row = (base.id, cand.id, "p", decision.verdict, decision.exit_code, decision.to_json())
+        writer.save_decision(store, *row)
+    page = markup_of(run_app(path))
+    assert "INVALID" in page and "cand" in page

@@ -57,8 +57,8 @@ AnyConstraint: TypeAlias = Annotated[
 ]
 
 
-class FormatCase(Case):
-    """A case whose answer has a form: a `check`, `constraints`, or both.
+class Verifiable(Case):
+    """A case whose answer may have a form.
 
     Attributes:
         check: A form and the one right content.
@@ -70,9 +70,18 @@ class FormatCase(Case):
     constraints: list[AnyConstraint] = Field(default=[])
     example: str | None = None
 
+    @property
+    def verified(self) -> bool:
+        """Whether there is anything to verify."""
+        return self.check is not None or bool(self.constraints)
+
+
+class FormatCase(Verifiable):
+    """A case whose answer has a form: a `check`, `constraints`, or both."""
+
     @model_validator(mode="after")
     def _something_to_verify(self) -> "FormatCase":
-        if self.check is None and not self.constraints:
+        if not self.verified:
             raise ValueError("has `constraints` or a `check`")
         return self
 
@@ -97,7 +106,7 @@ def variants(text: str) -> list[str]:
     return list(dict.fromkeys([*cut, *(part.replace("*", "") for part in cut)]))
 
 
-def followed(text: str, case: FormatCase) -> Followed:
+def followed(text: str, case: Verifiable) -> Followed:
     """Each constraint's error class, strictly and loosely. A blank answer breaks all."""
     read = variants(text)
     strict = tuple(error for error in _errors(text, case))
@@ -109,7 +118,7 @@ def followed(text: str, case: FormatCase) -> Followed:
     return Followed(strict, loose)
 
 
-def _errors(text: str, case: FormatCase) -> list[str | None]:
+def _errors(text: str, case: Verifiable) -> list[str | None]:
     return [*_check_error(text, case.check), *(_error(text, constraint) for constraint in case.constraints)]
 
 
@@ -124,7 +133,7 @@ def _error(text: str, constraint: Constraint) -> str | None:
     return None if detail is None else named(constraint, detail)
 
 
-class FormatSuite(CaseSuite[FormatCase]):
+class FormatSuite(CaseSuite[Verifiable]):
     """Cases of one file.
 
     Metrics: `correct` (every constraint met), `constraints` (share of them met), both again read loosely
@@ -134,10 +143,10 @@ class FormatSuite(CaseSuite[FormatCase]):
 
     scoring_version = "formats-2"
 
-    def __init__(self, name: str, path: Path, limit: int | None = None) -> None:
-        super().__init__(name, path, FormatCase, limit)
+    def __init__(self, name: str, path: Path, limit: int | None = None, kind: type[Verifiable] = FormatCase) -> None:
+        super().__init__(name, path, kind, limit)
 
-    def check(self, case: FormatCase, where: str) -> None:
+    def check(self, case: Verifiable, where: str) -> None:
         """Refuses a constraint that cannot be verified."""
         if case.check is not None:
             case.check.ready(f"{where}: check")
