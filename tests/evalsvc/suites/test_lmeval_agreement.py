@@ -2,25 +2,20 @@
 
 import json
 import shutil
+from collections import defaultdict
 
 import pytest
 
-from evalsvc.engine.requests import RequestFailure
+from evalsvc.engine.requests import RequestFailure, ScoreResult
 from evalsvc.suites.lmeval import LmEvalSuite
 from evalsvc.suites.task_questions import Asking
 
 pytest.importorskip("lm_eval")
 
 CODE = """\
-import re
-
-def words(text):
-    return re.findall("[a-z]+", text.lower())
-
 def f1(doc, results):
-    ours, theirs = set(words(results[0])), set(words(doc["answer"]))
-    both = len(ours & theirs)
-    return {"f1": 2 * both / max(1, len(ours) + len(theirs)), "em": float(results[0].strip() == doc["answer"])}
+    ours, theirs = set(results[0]), set(doc["text"])
+    return {"f1": 2 * len(ours & theirs) / (len(ours) + len(theirs)), "em": float(len(ours) % 2)}
 """
 BASE = {
     "dataset_path": "json",
@@ -33,6 +28,10 @@ BASE = {
 }
 CHOICE = {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to_target": "gold"}
 GENERATE = {"output_type": "generate_until", "generation_kwargs": {"until": ["\n", "e"], "max_gen_toks": 12}}
+
+
+VOWEL = {"function": "regex", "regex_pattern": "([aiou])"}
+NO_VOWEL = "{{'[invalid]' if gold == 0 else 'a'}}"  # right for some of a random model's texts
 
 
 def mean(*names):
@@ -83,20 +82,22 @@ TASKS = {
         "filter_list": [
             {
                 "name": "strict",
-                "filter": [{"function": "regex", "regex_pattern": "([a-z])"}, {"function": "take_first"}],
+                "filter": [VOWEL, {"function": "take_first"}],
             },
             {"name": "loose", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]},
         ],
-        "doc_to_target": "{{answer[:1]}}",
+        "doc_to_target": NO_VOWEL,
     },
     "voted": GENERATE
     | {
         "repeats": 3,
+        "doc_to_target": NO_VOWEL,
         "metric_list": mean("exact_match"),
         "filter_list": [
             {
                 "name": "two",
                 "filter": [
+                    VOWEL,
                     {"function": "take_first_k", "k": 2},
                     {"function": "majority_vote"},
                     {"function": "take_first"},
@@ -111,6 +112,13 @@ TASKS = {
 GROUPS = {
     "by_size": {"task": ["choice", "corpus"], "aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}]},
     "evenly": {"task": ["corpus", "informed"], "aggregate_metric_list": [{"metric": "acc", "weight_by_size": False}]},
+}
+MOVING = {
+    *(("choice", f"acc{how}") for how in ("", "_norm", "_bytes")),
+    *(("informed", f"acc{how}") for how in ("", "_mutual_info")),
+    *(("answers", "exact_match"), ("voted", "exact_match"), ("overlap", "f1"), ("overlap", "em")),
+    *(("corpus", "mcc"), ("inputs", "acc"), ("last_word", "perplexity"), ("texts", "word_perplexity")),
+    ("begun_choice", "acc"),
 }
 ASKED = {
     "plain": {},
@@ -164,8 +172,8 @@ def lm(tiny_model, tmp_path_factory):
     return EvalsvcLM(str(model), plan="w=bf16,kv=bf16", threads=1, kv_tokens=8192, max_batch=32)
 
 
-def scores_of(suite, engine):
-    """Scores by item, of the engine's answers."""
+def answered(suite, engine):
+    """Answers by item."""
     held = {item.id: (item, []) for item in suite.items()}
     pending = [suite.next_request(item, ()) for item in suite.items()]
     while pending:
@@ -177,7 +185,13 @@ def scores_of(suite, engine):
             if (request := suite.next_request(item, answers)) is not None:
                 following.append(request)
         pending = following
-    return {name: suite.score(item, answers) for name, (item, answers) in held.items()}
+    return {name: answers for name, (_, answers) in held.items()}
+
+
+def scores_of(suite, engine):
+    """Scores by item, of the engine's answers."""
+    answers = answered(suite, engine)
+    return {item.id: suite.score(item, answers[item.id]) for item in suite.items()}
 
 
 def lm_evals(lm, folder, tmp_path, monkeypatch, names, asking, **options):
@@ -204,9 +218,13 @@ def lm_evals(lm, folder, tmp_path, monkeypatch, names, asking, **options):
     return found
 
 
-def known(value):
-    """A value of lm-eval's sample as ours are named; None for what only lm-eval can use."""
-    return value if not isinstance(value, list | tuple) else tuple(value)
+def same_answer(answer, responses):
+    """Whether an answer is what the harness's model gave to lm-eval, to the last bit."""
+    if not isinstance(answer, ScoreResult):
+        return all(text == answer.text for text in responses[0])
+    ours = list(zip(answer.logprobs, answer.greedy, strict=True))
+    theirs = [first for first, *_ in responses]
+    return theirs == (ours if isinstance(theirs[0], tuple) else [value for value, _ in ours])
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -218,11 +236,15 @@ def test_every_value_and_every_aggregate_is_lm_evals(asked, folder, lm, tmp_path
     suite = LmEvalSuite(
         "t", [f"{name}.yaml" for name in names], base_dir=folder, asking=Asking(**asking), allow_code=True
     )
-    scores = scores_of(suite, lm.engine)
+    answers = answered(suite, lm.engine)
+    scores = {item.id: suite.score(item, answers[item.id]) for item in suite.items()}
     compared = 0
+    values = defaultdict(set)
     for task, samples in theirs["samples"].items():
         for sample in samples:
-            mine = {s.metric: s.value for s in scores[f"{task}:{sample['doc_id']}"] if s.filter == sample["filter"]}
+            item_id = f"{task}:{sample['doc_id']}"
+            assert same_answer(answers[item_id][0], sample["resps"]), item_id
+            mine = {s.metric: s.value for s in scores[item_id] if s.filter == sample["filter"]}
             for metric in sample["metrics"]:
                 value = sample[metric]
                 if metric == "brier_score":
@@ -231,8 +253,10 @@ def test_every_value_and_every_aggregate_is_lm_evals(asked, folder, lm, tmp_path
                     assert [mine[f"{metric}.{i}"] for i in range(len(value))] == list(value), (task, sample["doc_id"])
                 else:
                     assert mine.get(metric, mine.get(f"{metric}.0")) == value, (task, metric, sample["doc_id"])
+                values[task, metric].add(value)
                 compared += 1
     assert compared >= 7 * len(names)
+    assert {key for key, found in values.items() if len(found) > 1} >= {key for key in MOVING if key[0] in names}
     ours = suite.aggregate(scores)
     assert set(ours) == set(names)
     for task, metrics in ours.items():
