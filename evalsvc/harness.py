@@ -22,7 +22,6 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import model_registry
 from lm_eval.models.utils import (
     handle_stop_sequences,
-    normalize_gen_kwargs,
     postprocess_generated_text,
     resolve_max_length,
 )
@@ -39,12 +38,11 @@ from evalsvc.engine.requests import (
     ScoreResult,
     StageName,
 )
-from evalsvc.errors import CapabilityError, ConfigError, EngineError, EvalsvcError
+from evalsvc.errors import ConfigError, EngineError, EvalsvcError
 from evalsvc.model_args import check_name, prepared, split_options
+from evalsvc.suites.task_check import generation_of
 
 NAME = "evalsvc"
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-WITHOUT_EFFECT = {"num_beams": 1, "num_return_sequences": 1}
 log = logging.getLogger(__name__)
 
 
@@ -272,20 +270,10 @@ class EvalsvcLM(TemplateLM):
         self, context: str, arguments: dict, repeats: Counter[str], eos: str, number: int
     ) -> tuple[GenerateRequest, list[str]]:
         """The engine's request, and all strings that end its text."""
-        options = cast(dict[str, Any], normalize_gen_kwargs(arguments, self.max_gen_toks))
-        limit, until, drawn = options.pop("max_gen_toks"), options.pop("until"), options.pop("do_sample")
-        sampling = {name: options.pop(name) for name in SAMPLING if options.get(name) is not None}
-        for name, value in options.items():
-            if value is not None and WITHOUT_EFFECT.get(name, ...) != value:
-                raise CapabilityError(f"generation_kwargs {name}: {value!r} is not served")
-        if not all(isinstance(text, str) and text for text in until):
-            raise ConfigError(f"generation_kwargs until: {until!r} is not a list of strings, none of them empty")
-        if drawn and not sampling.get("temperature"):
-            raise ConfigError("generation_kwargs do_sample: true needs a temperature above 0")
-        if not drawn:
-            sampling = {n: v for n, v in sampling.items() if n == "repetition_penalty"}
+        how = generation_of(arguments, most=self.max_gen_toks)
+        limit = how.max_tokens
         room = self.max_length - limit
-        if limit < 1 or room < 1:
+        if room < 1:
             raise ConfigError(f"generation_kwargs max_gen_toks: {limit} leaves no prompt in {self.max_length} tokens")
         ids = self.tok_encode(context)
         if len(ids) > room:
@@ -294,9 +282,9 @@ class EvalsvcLM(TemplateLM):
         repeats[key] += 1
         seed = int.from_bytes(hashlib.sha256(f"{key}{repeats[key]}".encode()).digest()[:4], "big")
         request = GenerateRequest(
-            prompt=ids[-room:], max_tokens=limit, stop=tuple(until), seed=seed, id=str(number), **sampling
+            prompt=ids[-room:], max_tokens=limit, stop=how.stop, seed=seed, id=str(number), **how.sampling
         )
-        return request, handle_stop_sequences(list(until), eos=eos)
+        return request, handle_stop_sequences(list(how.stop), eos=eos)
 
     def _answers(self, requests: Sequence[Request], what: str, disable_tqdm: bool) -> Iterator[tuple[int, Answer]]:
         """Results as they finish, with the number that was given as the request's id.

@@ -67,8 +67,13 @@ def reads_all_repeats(task: Any) -> bool:
     return any("take_first" not in steps or set(steps) & set(SEVERAL_ANSWERS) for steps in names)
 
 
-def generation_of(given: dict[str, Any], where: str) -> Generation:
+def generation_of(given: dict[str, Any], where: str = "", *, most: int | None = None) -> Generation:
     """What lm-eval's `generation_kwargs` ask for.
+
+    Args:
+        given: The settings.
+        where: Begins every complaint.
+        most: New tokens where they set no limit; lm-eval's own default by default.
 
     Raises:
         ConfigError: A stop string, the limit or a setting cannot be used.
@@ -77,24 +82,25 @@ def generation_of(given: dict[str, Any], where: str) -> Generation:
     from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
     from lm_eval.models.utils import normalize_gen_kwargs
 
+    said = f"{where}: generation_kwargs" if where else "generation_kwargs"
     try:
-        options: dict[str, Any] = dict(normalize_gen_kwargs(given, DEFAULT_MAX_GEN_TOKS))
+        options: dict[str, Any] = dict(normalize_gen_kwargs(given, most or DEFAULT_MAX_GEN_TOKS))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: generation_kwargs: max_gen_toks or temperature is no number ({error})") from error
+        raise ConfigError(f"{said} max_gen_toks or temperature is no number ({error})") from error
     limit, until, drawn = options.pop("max_gen_toks"), options.pop("until", []), options.pop("do_sample")
     sampling = {name: options.pop(name) for name in SAMPLING if options.get(name) is not None}
     for name, value in sampling.items():
         if type(value) not in (int, float):
-            raise ConfigError(f"{where}: generation_kwargs {name}: {value!r} is not a number")
+            raise ConfigError(f"{said} {name}: {value!r} is not a number")
     for name, value in options.items():
         if value is not None and WITHOUT_EFFECT.get(name, ...) != value:
-            raise CapabilityError(f"{where}: generation_kwargs {name}: {value!r} is not served")
+            raise CapabilityError(f"{said} {name}: {value!r} is not served")
     if not all(isinstance(text, str) and text for text in until):
-        raise ConfigError(f"{where}: generation_kwargs until: {until!r} is not a list of strings, none of them empty")
+        raise ConfigError(f"{said} until: {until!r} is not a list of strings, none of them empty")
     if limit < 1:
-        raise ConfigError(f"{where}: generation_kwargs max_gen_toks: {limit!r} is not a number of tokens")
+        raise ConfigError(f"{said} max_gen_toks: {limit!r} is not a number of tokens")
     if drawn and not sampling.get("temperature"):
-        raise ConfigError(f"{where}: generation_kwargs do_sample: true needs a temperature above 0")
+        raise ConfigError(f"{said} do_sample: true needs a temperature above 0")
     if not drawn:
         sampling = {name: value for name, value in sampling.items() if name == "repetition_penalty" and value != 1}
     return Generation(tuple(until), limit, sampling)
