@@ -139,7 +139,7 @@ def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, t
         "▼ REGRESSED",
         "nothing measured",
         "recorded: imported from",
-        "no factor differs",
+        "nobody said which formats",
         "&lt;b&gt;0&lt;/b&gt;",
     ):
         assert said in page
