@@ -33,6 +33,7 @@ class LmEvalSuite:
         limit: Most items of each family, spread evenly over its clusters.
         asking: How documents become prompts.
         allow_code: Whether Python that task files name may run.
+        data_files: Local files of lm-eval's own tasks, by task and split.
 
     Raises:
         ConfigError: Something named is missing or wrong.
@@ -48,6 +49,7 @@ class LmEvalSuite:
         limit: int | None = None,
         asking: Asking | None = None,
         allow_code: bool = False,
+        data_files: Mapping[str, Any] | None = None,
     ) -> None:
         try:
             self.scoring_version = f"lmeval-3/lm-eval-{version('lm-eval')}"
@@ -55,7 +57,13 @@ class LmEvalSuite:
             raise CapabilityError(f"suite {name!r}: lm-eval tasks need the extra `engine`") from error
         asking = asking or Asking()
         self.name = name
-        self._built = build_tasks(tasks, base_dir or Path(), num_fewshot=asking.num_fewshot, allow_code=allow_code)
+        self._built = build_tasks(
+            tasks,
+            base_dir or Path(),
+            num_fewshot=asking.num_fewshot,
+            allow_code=allow_code,
+            data_files=data_files,
+        )
         self._items = take(task_items(self._built, asking), limit)
 
     def items(self) -> Sequence[Item]:

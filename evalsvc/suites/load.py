@@ -33,7 +33,13 @@ def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, 
             draws=spec.prefix_draws,
         )
         return LmEvalSuite(
-            spec.name, spec.tasks, base_dir=base_dir, limit=spec.limit, asking=asking, allow_code=allow_code
+            spec.name,
+            spec.tasks,
+            base_dir=base_dir,
+            limit=spec.limit,
+            asking=asking,
+            allow_code=allow_code,
+            data_files=spec.data_files,
         )
     path = base_dir / (spec.cases or "")
     if spec.kind == "toolcall":

@@ -10,6 +10,7 @@ LMEVAL_KEYS = {
     "fewshot_as_multiturn",
     "system_instruction",
     "prefix_draws",
+    "data_files",
 }
 
 
@@ -31,6 +32,7 @@ class SuiteSpec(BaseModel):
         system_instruction: Stands before everything else; in a conversation it is the system's turn.
         prefix_draws: Sets of examples to draw from the tasks' pools (seeds 1234, 1235, ...). Documents take turns with
             the sets, and those under one set are a cluster; each document is asked once.
+        data_files: Local files in place of the hub's for lm-eval's own tasks: by task, split and path.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,6 +48,7 @@ class SuiteSpec(BaseModel):
     fewshot_as_multiturn: bool = True
     system_instruction: str | None = Field(default=None, min_length=1)
     prefix_draws: int | None = Field(default=None, ge=2)
+    data_files: dict[str, dict[str, str]] = {}
 
     @model_validator(mode="after")
     def _tasks_or_cases(self) -> "SuiteSpec":

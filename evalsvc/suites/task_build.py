@@ -5,7 +5,7 @@ Everything heavy (lm_eval, datasets) is imported inside the functions.
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ from typing import Any
 
 from evalsvc.errors import ConfigError, EvalsvcError
 from evalsvc.suites.task_check import check_served
+from evalsvc.suites.task_data import LocalData, replaced_data
 from evalsvc.suites.task_yaml import TaskFile, find_task_files, local_data, names_beside, read_task_file
 
 FEWSHOT_SEED = 1234  # what lm-eval's own evaluator sets
@@ -27,10 +28,12 @@ class Built:
     Attributes:
         tasks: lm-eval's Task objects by name, in the order named.
         groups: lm-eval's Group objects by name.
+        data: Local files of lm-eval's own tasks.
     """
 
     tasks: dict[str, Any] = field(default_factory=dict)
     groups: dict[str, Any] = field(default_factory=dict)
+    data: LocalData = field(default_factory=LocalData)
 
     def add(self, task: Any, where: str) -> None:
         """Takes a task. Raises ConfigError for one that is there already."""
@@ -45,7 +48,12 @@ class Built:
 
 
 def build_tasks(
-    specs: Sequence[str | Path], base_dir: Path, *, num_fewshot: int | None = None, allow_code: bool = False
+    specs: Sequence[str | Path],
+    base_dir: Path,
+    *,
+    num_fewshot: int | None = None,
+    allow_code: bool = False,
+    data_files: Mapping[str, Any] | None = None,
 ) -> Built:
     """The tasks in the order named, and the groups that they came in.
 
@@ -54,12 +62,13 @@ def build_tasks(
         base_dir: Folder that relative paths start from.
         num_fewshot: In place of what the tasks say, but for those that say 0.
         allow_code: Whether Python that task files name may run. lm-eval's own tasks are lm-eval's own code.
+        data_files: For lm-eval's own tasks: local files in place of the hub's, by task and split.
 
     Raises:
         ConfigError: Something named is missing or wrong.
         CapabilityError: A task needs what this version does not serve.
     """
-    built = Built()
+    built = Built(data=LocalData(data_files or {}, base_dir))
     for spec in specs:
         path = base_dir / spec
         before = set(built.tasks)
@@ -71,6 +80,7 @@ def build_tasks(
             _by_name(str(spec), built)
         for name in built.tasks.keys() - before:
             check_served(built.tasks[name], f"{spec}: task {name!r}")
+    built.data.refuse_unread(built.tasks)
     for task in built.tasks.values():
         if task.config.num_fewshot != 0:
             task.config.num_fewshot = num_fewshot if num_fewshot is not None else task.config.num_fewshot or 0
@@ -157,13 +167,14 @@ def _from_file(file: TaskFile) -> Any:
 
 def _by_name(name: str, built: Built) -> list[Any]:
     """Adds what lm-eval knows by this name; returns the task, the group, or the tasks of the tag."""
-    with _quiet(offline=False):
+    with tempfile.TemporaryDirectory(prefix="evalsvc-datasets-") as cache_dir, _quiet(offline=False):
         manager = _manager(include_defaults=True)
         if name not in manager.all_tasks:
             near = get_close_matches(name, manager.all_tasks, n=3)
             hint = f"; near it: {', '.join(near)}" if near else ""
             raise ConfigError(f"no task file and no lm-eval task is called {name!r}{hint}")
-        loaded = _load(name, f"task {name!r}: lm-eval cannot load it", manager)
+        with replaced_data(manager, built.data, cache_dir):
+            loaded = _load(name, f"task {name!r}: lm-eval cannot load it", manager)
     for task in loaded["tasks"].values():
         built.add(task, f"task {name!r}")
     built.groups.update(loaded.get("groups") or {})
@@ -191,8 +202,8 @@ def _sentence(error: BaseException) -> str:
     chain = list(_chain(error))
     if any(isinstance(e, ConnectionError) or "Offline" in type(e).__name__ for e in chain):
         return (
-            "its data are not on this machine and cannot be reached over the network; give local files in a task file "
-            "(`dataset_path: json`, `dataset_kwargs: {data_files: ...}`)"
+            "its data are not on this machine and cannot be reached over the network; give local files, in a task file "
+            "(`dataset_path: json`, `dataset_kwargs: {data_files: ...}`) or as the suite's `data_files`"
         )
     if any(type(e).__name__ == "DatasetNotFoundError" for e in chain):
         first = str(error).strip().split("\n")[0]

@@ -198,14 +198,24 @@ def local_data(file: TaskFile) -> dict[str, Any] | None:
     if not isinstance(kwargs, dict) or "data_files" not in kwargs:
         return None
     base = file.origin["dataset_kwargs"][0].parent
-    return kwargs | {"data_files": _absolute(kwargs["data_files"], base, file.at("dataset_kwargs"))}
+    return kwargs | {"data_files": absolute_files(kwargs["data_files"], base, file.at("dataset_kwargs"))}
 
 
-def _absolute(named: Any, base: Path, where: str) -> Any:
+def absolute_files(named: Any, base: Path, where: str) -> Any:
+    """Data files as `datasets` takes them, by absolute paths.
+
+    Args:
+        named: A path, a pattern, a list of them, or splits and theirs.
+        base: Folder that relative paths start from.
+        where: Begins every complaint.
+
+    Raises:
+        ConfigError: A file is missing, or is JSON Lines with a broken line.
+    """
     if isinstance(named, dict):
-        return {split: _absolute(value, base, where) for split, value in named.items()}
+        return {split: absolute_files(value, base, where) for split, value in named.items()}
     if isinstance(named, list):
-        return [_absolute(value, base, where) for value in named]
+        return [absolute_files(value, base, where) for value in named]
     if not isinstance(named, str):
         raise ConfigError(f"{where}: data_files names files, not {named!r}")
     if "://" in named:

@@ -167,6 +167,15 @@ def engine(small_model):
     return Engine.load(str(small_model), plan="w=fp32,kv=fp32", kv_tokens=8192)
 
 
+def test_lm_evals_own_gsm8k_over_local_files_is_the_form_used_here(folder):
+    files = {"gsm8k": {"test": "gsm8k.jsonl", "train": "gsm8k_shots.jsonl"}}
+    named = LmEvalSuite("t", ["gsm8k"], base_dir=folder, data_files=files)
+    mine = LmEvalSuite("t", ["gsm8k.yaml"], base_dir=folder)
+    for ours, theirs in zip(mine.items(), named.items(), strict=True):
+        assert (ours.id, ours.metric, ours.filter) == (theirs.id, theirs.metric, theirs.filter)
+        assert mine.next_request(ours, ()).prompt == named.next_request(theirs, ()).prompt
+
+
 def answered(suite, engine):
     """Answers by item."""
     found = {}

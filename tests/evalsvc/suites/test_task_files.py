@@ -360,3 +360,28 @@ def test_a_document_that_asks_in_several_ways_is_refused_by_name(folder, body, c
     text = TASK + "class: !function code.Mine\n"
     message = refused(folder, text, kind=CapabilityError, allow_code=True)
     assert message.startswith("task 'mine': document 0") and complaint in message
+
+
+def test_local_files_stand_in_for_the_hubs(shipped, tmp_path):
+    """In the task by itself, in its tag and in its group; the next suite sees the hub's again."""
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps({"a": a}) + "\n" for a in "pqr"))
+    mine = {"first": {"test": "mine.jsonl"}}
+    for named, others in (("first", 0), ("both_tagged", 1), ("both", 2)):
+        suite = LmEvalSuite("t", [named], base_dir=tmp_path, data_files=mine)
+        found = [item.payload.doc["a"] for item in suite.items() if item.family == "first"]
+        assert found == ["p", "q", "r"] and len(suite.items()) == 3 + others
+    assert [item.payload.doc["a"] for item in LmEvalSuite("t", ["first"]).items()] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"first": {"test": "gone.jsonl"}}, "data_files of 'first': no data file"),
+        ({"first": {"test": "d.poem"}}, "all of one kind: .jsonl"),
+        ({"first": {}}, "all of one kind: .jsonl"),
+        ({"fist": {"test": "d.jsonl"}}, "'fist', which is no task of the suite"),
+        ({"third": {"test": "d.jsonl"}}, "'third', which is no task of the suite"),
+    ],
+)
+def test_local_files_that_cannot_be_used_are_named(shipped, files, complaint):
+    assert complaint in refused(shipped, spec="first", data_files=files)
