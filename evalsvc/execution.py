@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 from evalsvc.decision import Stop
+from evalsvc.divergence import along_answers, paths_of
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
 from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_path
@@ -20,6 +21,7 @@ from evalsvc.policy import Policy
 from evalsvc.questions import Question, questions
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
+from evalsvc.store.answers import answers
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
 from evalsvc.suites.toolcall.template import template_of
@@ -39,6 +41,12 @@ class Prepared:
     hash: str
     passages: list[str]
     allow_code: bool = False
+
+    @property
+    def own_prompts(self) -> list[Question]:
+        """What the suites of kind `prompts` ask."""
+        names = {suite.name for suite in self.experiment.suites if suite.kind == "prompts"}
+        return [question for question in self.asked if question.suite.name in names]
 
     def items_by_suite(self) -> dict[str, int]:
         """Items of each suite that carry a verdict, each item once; suites without any are left out."""
@@ -128,7 +136,7 @@ def execute(
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
     else:
         report.note(f"run {run_id} is finished, nothing is computed; --new starts another")
-    for batch in _batches(jobs, experiment.baseline, policy):
+    for batch in _batches(jobs, prepared, policy):
         workers = min(experiment.workers, len(batch))
         if workers > 1:
             todo = [
@@ -163,10 +171,15 @@ class Job:
     again: bool = False
 
 
-def _batches(jobs: Sequence[Job], baseline: str, policy: Policy | None) -> list[list[Job]]:
-    """Jobs that may run side by side; a sequential design needs the baseline's answers before what looks at them."""
-    if policy is None or policy.design == "fixed":
+def _batches(jobs: Sequence[Job], prepared: Prepared, policy: Policy | None) -> list[list[Job]]:
+    """Jobs that may run side by side.
+
+    A sequential design needs the baseline's answers before what looks at them, and so does the KL along the answers to
+    own prompts.
+    """
+    if (policy is None or policy.design == "fixed") and not prepared.own_prompts:
         return [list(jobs)]
+    baseline = prepared.experiment.baseline
     first = [job for job in jobs if baseline in job.arms and not job.again]
     return [first, [job for job in jobs if job not in first]]
 
@@ -216,9 +229,13 @@ def run_job(prepared: Prepared, store: Store, job: Job, policy: Policy | None, r
     _run(store, target, arms, prepared, experiment.seed + job.again, report, labels, watch)
     compared = [arm for name, arm in arms.items() if job.again or name != experiment.baseline]
     problems: dict[str, list[str]] = {}
+    beside = {} if job.again else _along_answers(store, target, compared, prepared)
     if prepared.passages and compared:
         first = _target(prepared, experiment.batch, {experiment.baseline}) if job.again else target
-        problems = _probe(store, target, compared, prepared, first, together=not job.again)
+        problems = _probe(store, target, compared, prepared, first, beside, together=not job.again)
+    for arm in compared if not prepared.passages else ():
+        if arm.facts.name in beside:
+            writer.save_probe(store, arm.arm_id, beside[arm.facts.name])
     for name, arm in arms.items():
         _finish(store, target, arm, problems.get(name, []))
 
@@ -365,7 +382,14 @@ def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None)
 
 
 def _probe(
-    store: Store, target: Any, arms: Sequence[ArmRun], prepared: Prepared, first: Any, *, together: bool
+    store: Store,
+    target: Any,
+    arms: Sequence[ArmRun],
+    prepared: Prepared,
+    first: Any,
+    beside: Mapping[str, Mapping[str, Any]],
+    *,
+    together: bool,
 ) -> dict[str, list[str]]:
     """Compares distributions of arms with the baseline's and stores what was found.
 
@@ -375,6 +399,7 @@ def _probe(
         arms: Those to compare.
         prepared: Whose passages.
         first: Who serves the baseline that they are compared with.
+        beside: What else is stored in each arm's probe.
         together: As in `EmbeddedTarget.distributions`.
 
     Returns:
@@ -388,9 +413,22 @@ def _probe(
     for arm in arms:
         found = target.distributions(arm.facts.name, prepared.passages, together=together)
         probe = kl_by_stage(baseline, found)
-        writer.save_probe(store, arm.arm_id, probe)
+        writer.save_probe(store, arm.arm_id, {**probe, **beside.get(arm.facts.name, {})})
         problems[arm.facts.name] = silent_stages(plain, arm.facts, probe)
     return problems
+
+
+def _along_answers(
+    store: Store, target: Any, arms: Sequence[ArmRun], prepared: Prepared
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """By arm its KL to the baseline along the baseline's answers to own prompts; empty without such prompts."""
+    asked = prepared.own_prompts
+    if not asked or not arms:
+        return {}
+    baseline = prepared.experiment.baseline
+    record = next(arm for arm in queries.arms(store, arms[0].run_id) if arm.name == baseline)
+    paths = paths_of(asked, answers(store, record), target.encode)
+    return along_answers(target, baseline, [arm.facts.name for arm in arms], paths)
 
 
 def silent_stages(baseline: ArmFacts, arm: ArmFacts, probe: dict[str, dict[str, float]]) -> list[str]:

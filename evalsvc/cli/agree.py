@@ -35,6 +35,8 @@ def agree(
         rows, compared = compare(*held)
         aa = [] if again is None else compare(held[0], answers(store, again))[0]
     differing = [one for one in compared if one.parting is not None][:examples]
+    here = arms[1].run_id == arms[0].run_id and arms[0].name == arms[1].baseline  # what the probe compares with
+    kl = {key: found for key, found in (arms[1].probe or {}).items() if here and key.startswith("answers_")}
     beside = {(row.suite, row.family): row for row in aa}
     if json:
         figures: list[dict[str, Any]] = []
@@ -48,13 +50,14 @@ def agree(
                 "candidate": arms[1].address,
                 "aa": None if again is None else again.address,
                 "rows": figures,
+                "kl": {key.removeprefix("answers_"): found for key, found in kl.items()},
                 "examples": [_example(one) for one in differing],
             }
         )
     else:
         from evalsvc.cli.agree_report import render_agreement
 
-        stdout_console().print(render_agreement(arms[0].address, arms[1].address, rows, beside, differing))
+        stdout_console().print(render_agreement(arms[0].address, arms[1].address, rows, beside, kl, differing))
     if not compared:
         raise typer.Exit(EXIT_INVALID)
 

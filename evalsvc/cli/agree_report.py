@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -25,6 +26,7 @@ def render_agreement(
     candidate: str,
     rows: Sequence[Agreement],
     beside: Mapping[tuple[str, str | None], Agreement],
+    kl: Mapping[str, Mapping[str, Any]],
     examples: Sequence[Compared],
 ) -> RenderableType:
     """A line a suite and family, what the columns mean, and examples. Stored text is never markup."""
@@ -38,6 +40,7 @@ def render_agreement(
         other = beside.get((row.suite, row.family))
         table.add_row(*(Text(cell) for cell in _cells(row, other)))
     notes = [Text(one_line(note)) for row in rows for note in _notes(row)]
+    notes += [Text(one_line(_kl_line(stage, found))) for stage, found in kl.items()]
     shown = [Text(line) for one in examples for line in _lines(one)]
     head = Text(f"{one_line(candidate)} against {one_line(baseline)}")
     return Group(head, table, Text(_LEGEND), *notes, *shown)
@@ -63,6 +66,14 @@ def _percent(share: float | None) -> str:
 
 def _counts(share: Share) -> str:
     return f"{share.count:,}/{share.n:,}" if share.n else "-"
+
+
+def _kl_line(stage: str, found: Mapping[str, Any]) -> str:
+    return (
+        f"KL along the baseline's answers to own prompts, {stage.removeprefix('answers_')}: mean "
+        f"{found['kl_mean']:.3g}, largest {found['kl_max']:.3g} nats over {found['tokens']:,} tokens; same likeliest "
+        f"token at {_percent(found['same_top1'])} %"
+    )
 
 
 def _notes(row: Agreement) -> Iterator[str]:

@@ -54,7 +54,8 @@ class Arm(Base):
 
     `stages` is per stage {weights, kv, checkpoint, fault}; `injected` names planted faults (empty when honest);
     `proof` is what was measured, `proof_status` matched | mismatched | declared once the arm is finished; `probe` is
-    per stage {kl_mean, kl_max, tokens} against the baseline over a fixed text.
+    per stage {kl_mean, kl_max, tokens} against the baseline over a fixed text, and per `answers_STAGE` the same along
+    the baseline's answers to own prompts.
     """
 
     __tablename__ = "arms"

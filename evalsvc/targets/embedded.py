@@ -91,6 +91,10 @@ class EmbeddedTarget:
         """What the engine measured of the arm."""
         return self.engine.proof(arm)
 
+    def encode(self, prompt: Any) -> list[int]:
+        """Token ids of a text or of messages, as they are served."""
+        return self.engine.text.encode(prompt)
+
     def distributions(self, arm: str, passages: Sequence[str], *, together: bool = True) -> dict[str, list[Tensor]]:
         """Logits of fixed passages through each stage alone.
 

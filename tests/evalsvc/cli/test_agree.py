@@ -41,6 +41,7 @@ def test_answers_are_compared_and_the_aa_stands_beside(evalsvc_json, ran):
     whole, *families = found["rows"]
     assert [row["family"] for row in families] == ["f0", "f1"] and whole["same_text"]["n"] == 6
     assert whole["same_text"]["count"] < 6 and whole["aa"]["same_text"]["count"] == 6
+    assert set(found["kl"]) == {"prefill", "decode"} and found["kl"]["decode"]["kl_mean"] > 0
     assert whole["parting"]["tokens"] is not None and whole["aa"]["length_ratio"] == 1.0
     assert len(found["examples"]) == min(2, 6 - whole["same_text"]["count"])
     assert found["examples"][0]["baseline"]["answer"] != found["examples"][0]["candidate"]["answer"]
@@ -50,6 +51,7 @@ def test_the_table_fits_and_examples_are_plain(evalsvc, ran):
     code, out, _ = evalsvc("agree", "bf16", "int4", "--examples", "3", "--db", ran["alone"][1])
     assert code == 0 and max(map(len, out.splitlines())) <= 80
     said = " ".join(out.split())
+    assert "KL along the baseline's answers to own prompts, decode: mean" in said
     assert "1:int4 against 1:bf16" in said and "characters" in said and 'baseline: "' in said
     assert not any(ord(character) < 32 and character != "\n" for character in out)
 
