@@ -43,7 +43,7 @@ def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, 
         )
     path = base_dir / (spec.cases or "")
     if spec.kind == "toolcall":
-        return ToolCallSuite(spec.name, path, spec.limit, form=spec.format, template=template)
+        return ToolCallSuite(spec.name, path, spec.limit, spec.levels, form=spec.format, template=template)
     if spec.kind == "prompts":
-        return PromptSuite(spec.name, path, spec.limit)
-    return FormatSuite(spec.name, path, spec.limit)
+        return PromptSuite(spec.name, path, spec.limit, spec.levels)
+    return FormatSuite(spec.name, path, spec.limit, levels=spec.levels)

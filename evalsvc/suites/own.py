@@ -26,8 +26,8 @@ class PromptSuite(FormatSuite):
 
     scoring_version = f"prompts-1/{FormatSuite.scoring_version}"
 
-    def __init__(self, name: str, path: Path, limit: int | None = None) -> None:
-        super().__init__(name, path, limit, OwnCase)
+    def __init__(self, name: str, path: Path, limit: int | None = None, levels: Sequence[str] | None = None) -> None:
+        super().__init__(name, path, limit, OwnCase, levels)
 
     def _item(self, case: Verifiable) -> Item:
         item = super()._item(case)

@@ -17,7 +17,8 @@ from evalsvc.errors import ConfigError
 from evalsvc.suites.base import Item
 from evalsvc.yamlfile import read_list
 
-UNSCORED = {"family", "prefix", "stop", "max_tokens", "example"}  # keys of a case that its score does not depend on
+# Keys of a case that its score does not depend on.
+UNSCORED = {"family", "level", "prefix", "stop", "max_tokens", "example"}
 
 
 class Row(BaseModel):
@@ -57,6 +58,7 @@ class Case(Row):
 
     Attributes:
         family: The row that the case is described in; the suite's name when absent.
+        level: What size of model the case tells something about; a suite may ask for some levels alone.
         prefix: Id of the prefix that `input` follows.
         prompt: The whole prompt, in place of `prefix` and `input`.
         messages: A conversation for the model's chat template, in place of both.
@@ -65,6 +67,7 @@ class Case(Row):
     """
 
     family: str = ""
+    level: str | None = None
     prefix: str | None = None
     input: str | None = None
     prompt: str | None = None

@@ -24,6 +24,7 @@ class SuiteSpec(BaseModel):
         cases: For the other kinds: the case file.
         format: For `toolcall`: how calls are written (`hermes`, `kimi_k2`, ...); `auto` takes what the chat template
             teaches.
+        levels: For case files: only cases of these levels (`small`, `medium`, `hard` in the shipped ones).
         limit: Most items of each family, spread evenly over its few-shot prefixes.
         num_fewshot: For `lmeval`, as the keys below: examples before each document, in place of what the tasks say; a
             task that says 0 keeps it, as in lm-eval.
@@ -42,6 +43,7 @@ class SuiteSpec(BaseModel):
     tasks: list[str] = []
     cases: str | None = None
     format: str = "auto"
+    levels: list[str] | None = Field(default=None, min_length=1)
     limit: int | None = Field(default=None, ge=1)
     num_fewshot: int | None = Field(default=None, ge=0)
     apply_chat_template: bool = False
@@ -56,6 +58,8 @@ class SuiteSpec(BaseModel):
             raise ValueError("a suite of kind `lmeval` has `tasks` and no `cases`")
         if self.kind != "lmeval" and (self.tasks or self.cases is None):
             raise ValueError(f"a suite of kind `{self.kind}` has `cases` and no `tasks`")
+        if self.kind == "lmeval" and self.levels is not None:
+            raise ValueError("`levels` goes with suites of case files")
         if self.kind != "toolcall" and self.format != "auto":
             raise ValueError("`format` goes with suites of kind `toolcall`")
         if self.kind != "lmeval" and (foreign := sorted(self.model_fields_set & LMEVAL_KEYS)):

@@ -143,8 +143,15 @@ class FormatSuite(CaseSuite[Verifiable]):
 
     scoring_version = "formats-2"
 
-    def __init__(self, name: str, path: Path, limit: int | None = None, kind: type[Verifiable] = FormatCase) -> None:
-        super().__init__(name, path, kind, limit)
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        limit: int | None = None,
+        kind: type[Verifiable] = FormatCase,
+        levels: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(name, path, kind, limit, levels)
 
     def check(self, case: Verifiable, where: str) -> None:
         """Refuses a constraint that cannot be verified."""

@@ -29,6 +29,7 @@ class ToolCallSuite(CaseSuite[ToolCase]):
         name: The suite's name.
         path: The case file.
         limit: Most items of each family.
+        levels: Levels of the cases to take; None for all.
         form: How calls are written; `auto` takes what the chat template teaches, and plain JSON for text prompts.
         template: The model's chat template, where it is known.
 
@@ -39,12 +40,19 @@ class ToolCallSuite(CaseSuite[ToolCase]):
     scoring_version = "toolcall-2"
 
     def __init__(
-        self, name: str, path: Path, limit: int | None = None, *, form: str = "auto", template: str | None = None
+        self,
+        name: str,
+        path: Path,
+        limit: int | None = None,
+        levels: Sequence[str] | None = None,
+        *,
+        form: str = "auto",
+        template: str | None = None,
     ) -> None:
         if form not in ("auto", *NAMES):
             raise ConfigError(f"suite {name}: no format {form!r}; known: auto, {', '.join(NAMES)}")
         self._form, self._template = form, template
-        super().__init__(name, path, ToolCase, limit)
+        super().__init__(name, path, ToolCase, limit, levels)
 
     def check(self, case: ToolCase, where: str) -> None:
         """Refuses a conversation whose format nobody says."""

@@ -1,6 +1,7 @@
 """The shipped data, and answers to score."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,7 @@ def data() -> Path:
 def generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "data" / "generate.py")
     assert spec and spec.loader
+    sys.path.append(str(ROOT / "data"))  # of the script's own modules
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
