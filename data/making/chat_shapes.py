@@ -4,10 +4,15 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from making.base import NAMES, SEED, WORDS
+from making.base import NAMES, SEED
+from making.base import words as words_of
 from making.documents import DOCUMENTS
 
 DRAWS = 2
+THINGS = words_of(
+    "window table spoon drum kite bell rope hat jacket basket candle bottle garden pencil mirror carpet pillow castle "
+    "hammer kettle needle ribbon saddle tunnel ladder button bridge clock lamp chair"
+)
 Made = tuple[str, list[dict[str, Any]], str]  # what is asked, constraints, a right answer
 SAID = (
     "A {} is a useful thing.",
@@ -126,7 +131,7 @@ def two_responses(rng: Random, thing: str) -> Made:
 
 
 def include(rng: Random, thing: str) -> Made:
-    given = rng.sample([word for word in WORDS if word != thing], 2)
+    given = rng.sample([word for word in THINGS if word != thing], 2)
     asked = f"Write a sentence about a {thing} with the words {given[0]} and {given[1]}."
     return asked, [{"kind": "include", "words": given}], f"The {thing} stood by the {given[0]} and the {given[1]}."
 
@@ -195,9 +200,9 @@ def nothing_after(rng: Random, thing: str) -> Made:
 def language(rng: Random, thing: str) -> Made:
     code, name, text = rng.choice(
         (
-            ("de", "German", "Das ist ein sehr schönes Ding, und ich möchte es gern behalten."),
-            ("fr", "French", "C'est une très belle chose et je voudrais la garder chez moi."),
-            ("es", "Spanish", "Es una cosa muy bonita y me gustaría guardarla en mi casa."),
+            ("de", "German", "Das ist ein sehr schönes Ding. Ich möchte es gern behalten."),
+            ("fr", "French", "C'est une très belle chose. Je voudrais la garder chez moi."),
+            ("es", "Spanish", "Es una cosa muy bonita. Me gustaría guardarla en mi casa."),
         )
     )
     return f"Describe a {thing} in two sentences in {name}.", [{"kind": "language", "language": code}], text
@@ -212,9 +217,9 @@ def casing(rng: Random, thing: str) -> Made:
 
 def capital_words(rng: Random, thing: str) -> Made:
     n = rng.randint(2, 4)
-    right = [{"kind": "capital_words", "min": n, "max": n}]
+    right = [{"kind": "capital_words", "min": n}]
     text = " ".join(f"This {thing} is NICE." for _ in range(n))
-    return f"Praise a {thing} and write exactly {n} words in capitals, all others not.", right, text
+    return f"Praise a {thing} and write at least {n} words in capitals.", right, text
 
 
 TEXTS: tuple[Callable[[Random, str], Made], ...] = (
@@ -264,5 +269,5 @@ def medium() -> Iterator[dict[str, Any]]:
     for draw in (*DOCUMENTS, *TEXTS):
         name = draw.__name__.rstrip("_")
         rng = Random(f"{SEED}:shapes:medium:{name}")
-        for number, thing in enumerate(rng.sample(WORDS, DRAWS)):
+        for number, thing in enumerate(rng.sample(THINGS, DRAWS)):
             yield case(f"{name}-medium-{number}", name, "medium", draw(rng, thing))

@@ -125,7 +125,7 @@ def asking() -> Cases:
     said = [(name, place) for name, all_ in INCOMPLETE.items() for place in range(len(all_))]
     order = Random(f"{SEED}:calls:asking").sample(said, len(said))
     for number, rng in plan("calls:asking"):
-        mine = [order.pop() for _ in range(1 + PER_PREFIX)]
+        mine = [order.pop() for _ in range(2 + PER_PREFIX)]
         names = list(dict.fromkeys(name for name, _ in mine))
         made = [
             {"user": user, "answer": question, "expect": {"ask_back": named}}
@@ -133,7 +133,7 @@ def asking() -> Cases:
         ]
         calls = [called(name, rng) for name in [*names, *names][:3]]
         head = tools_text(names, "If something is missing, ask for it.")
-        yield prefixed("asking", number, names, head, [*calls, made[0]], made[1:], 40)
+        yield prefixed("asking", number, names, head, [calls[0], made[0], *calls[1:], made[1]], made[2:], 40)
 
 
 def small() -> Iterator[Cases]:

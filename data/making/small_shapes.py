@@ -10,6 +10,11 @@ from making.base import CITIES, JOBS, NAMES, WORDS, Cases, plan, prefix_id
 PER_PREFIX = 3
 Made = dict[str, Any]  # `input`: what is asked, up to where the answer begins; `example`: the right one; `constraints`
 COLORS = ("red", "blue", "green", "white", "black", "brown")
+TOLD = (
+    "In {city} the {color} {item} costs {price} dollars.",
+    "For {price} dollars {city} sells the {item}, which is {color}.",
+    "The {item} in {color} comes from {city}; it is {price} dollars.",
+)
 KEYS = ("item", "color", "price", "city")
 
 
@@ -18,8 +23,8 @@ def goods(rng: Random) -> dict[str, Any]:
     return dict(zip(KEYS, values, strict=True))
 
 
-def told(made: dict[str, Any]) -> str:
-    return "In {city} the {color} {item} costs {price} dollars.".format(**made)
+def told(made: dict[str, Any], rng: Random) -> str:
+    return rng.choice(TOLD).format(**made)
 
 
 def exactly(made: dict[str, Any]) -> dict[str, Any]:
@@ -30,31 +35,30 @@ def exactly(made: dict[str, Any]) -> dict[str, Any]:
 def json_(rng: Random) -> Made:
     made = goods(rng)
     right = {"kind": "json", "schema": exactly(made), "keys": list(KEYS)}
-    return {"input": f"Text: {told(made)}\nJSON:", "example": json.dumps(made), "constraints": [right]}
+    return {"input": f"Text: {told(made, rng)}\nJSON:", "example": json.dumps(made), "constraints": [right]}
 
 
 def yaml_(rng: Random) -> Made:
     made = goods(rng)
     right = {"kind": "yaml", "schema": exactly(made), "keys": list(KEYS)}
     text = "\n".join(f"{key}: {value}" for key, value in made.items())
-    return {"input": f"Text: {told(made)}\nYAML:\n", "example": text, "constraints": [right]}
+    return {"input": f"Text: {told(made, rng)}\nYAML:\n", "example": text, "constraints": [right]}
 
 
 def csv_(rng: Random) -> Made:
-    rows = [goods(rng), goods(rng)]
-    lines = [",".join(KEYS), *(",".join(str(v) for v in row.values()) for row in rows)]
-    right = {"kind": "csv", "columns": list(KEYS), "min_rows": 2, "max_rows": 2}
+    row = goods(rng)
+    lines = [",".join(KEYS), ",".join(map(str, row.values()))]
+    right = {"kind": "csv", "columns": list(KEYS), "max_rows": 1}
     said = {"kind": "include", "words": lines[1:], "match": "substring"}
-    asked = f"Text: {' '.join(map(told, rows))}\nCSV:\n"
-    return {"input": asked, "example": "\n".join(lines), "constraints": [right, said]}
+    return {"input": f"Text: {told(row, rng)}\nCSV:\n", "example": "\n".join(lines), "constraints": [right, said]}
 
 
 def table(rng: Random) -> Made:
     row = goods(rng)
     cells = [f"| {' | '.join(map(str, line))} |" for line in (KEYS, ["---"] * len(KEYS), row.values())]
-    right = {"kind": "table", "columns": list(KEYS), "min_rows": 1, "max_rows": 1}
-    said = {"kind": "include", "words": [cells[2]], "match": "substring"}
-    return {"input": f"Text: {told(row)}\nTable:\n", "example": "\n".join(cells), "constraints": [right, said]}
+    right = {"kind": "table", "columns": list(KEYS), "max_rows": 1}
+    said = {"kind": "include", "words": cells[2:], "match": "substring"}
+    return {"input": f"Text: {told(row, rng)}\nTable:\n", "example": "\n".join(cells), "constraints": [right, said]}
 
 
 def xml(rng: Random) -> Made:
@@ -67,7 +71,7 @@ def xml(rng: Random) -> Made:
 
 
 def numbered(rng: Random) -> Made:
-    given = rng.sample(WORDS, rng.randint(4, 7))
+    given = rng.sample(WORDS, rng.randint(3, 4))
     lines = [f"{place}. {word}" for place, word in enumerate(given, 1)]
     right = {"kind": "numbered_list", "n": len(given), "only": True}
     said = {"kind": "include", "words": lines, "match": "substring"}
@@ -88,12 +92,12 @@ def casing(rng: Random) -> Made:
 
 
 def code(rng: Random) -> Made:
-    name, value, more = rng.choice(WORDS), rng.randint(11, 98), rng.randint(2, 9)
-    lines = [f"{name} = {value}", f"print({name} + {more})"]
+    (one, two), value, more = rng.sample(WORDS, 2), rng.randint(11, 98), rng.randint(11, 98)
+    lines = [f"{one} = {value}", f"{two} = {more}", f"print({one} + {two})"]
     right = {"kind": "code", "language": "python", "only": True}
     said = {"kind": "include", "words": lines, "match": "substring"}
     text = "\n".join(["```python", *lines, "```"])
-    asked = f"Set {name} to {value}, then print it plus {more}.\nPython:\n"
+    asked = f"Print the sum of {one} and {two}, which are {value} and {more}.\nPython:\n"
     return {"input": asked, "example": text, "constraints": [right, said]}
 
 
@@ -106,30 +110,29 @@ def choice(rng: Random) -> Made:
 
 
 def limits(rng: Random) -> Made:
-    given = rng.sample(WORDS, 6)
-    count = rng.randint(2, 4)
-    kept, left = given[:count], given[count:]
+    made = goods(rng)
+    text = "{color} {item}".format(**made)
     right = [
-        {"kind": "words", "min": count, "max": count},
-        {"kind": "starts_with", "text": " ".join(kept)},
-        {"kind": "exclude", "words": left},
+        {"kind": "words", "min": 2, "max": 2},
+        {"kind": "starts_with", "text": text},
+        {"kind": "exclude", "words": [made["city"], "dollars"]},
     ]
-    asked = f"Words: {' '.join(given)}\nOnly the first {count} words:"
-    return {"input": asked, "example": " ".join(kept), "constraints": right}
+    asked = f"Text: {told(made, rng)}\nColor and item, two words:"
+    return {"input": asked, "example": text, "constraints": right}
 
 
 FAMILIES: dict[str, tuple[Callable[[Random], Made], int, int]] = {  # how a case is drawn, examples, most tokens
-    "json": (json_, 3, 56),
-    "yaml": (yaml_, 3, 48),
-    "csv": (csv_, 2, 64),
-    "table": (table, 3, 72),
+    "json": (json_, 2, 56),
+    "yaml": (yaml_, 2, 48),
+    "csv": (csv_, 3, 48),
+    "table": (table, 2, 64),
     "xml": (xml, 3, 64),
-    "numbered": (numbered, 2, 56),
+    "numbered": (numbered, 3, 56),
     "marker": (marker, 3, 40),
     "casing": (casing, 5, 14),
-    "code": (code, 3, 56),
+    "code": (code, 2, 64),
     "choice": (choice, 5, 8),
-    "limits": (limits, 4, 24),
+    "limits": (limits, 3, 16),
 }
 
 

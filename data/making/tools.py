@@ -9,7 +9,7 @@ from making.base import CITIES, MONTHS, NAMES, WORDS, words
 TITLES = words("choir practice|dentist|parents' evening|swimming lesson|book club|board meeting|car wash|chess", "|")
 TEXTS = words("buy milk|water the ferns|call the bank|renew the passport|clean the oven|charge the camera", "|")
 DISHES = words("lentil soup|apple pie|fried rice|potato salad|onion tart|pea risotto|plum cake|fish stew", "|")
-FILES = words("cover.png|team.jpg|map.png|logo.jpg|poster.png|beach.jpg|chart.png|garden.jpg")
+FILES = words("cover.png|team.jpg|map.png|logo.jpg|poster.png|beach.jpg|chart.png|garden.jpg", "|")
 PLACES = words("the station|the museum|the airport|the library|the harbour|the market|the stadium|the theatre", "|")
 LANGUAGES = words("French Italian Polish Greek Dutch Swedish Turkish Welsh")
 TOPPINGS = words("olives|mushrooms|onions|spinach|peppers|artichokes|capers|corn", "|")

@@ -24,6 +24,12 @@ INCOMPLETE = {
         ("Tell me the weather.", "For which city?", ["city", "where"]),
         ("Do I need an umbrella?", "In which city are you?", ["city", "where"]),
     ],
+    "get_time": [
+        ("What time is it there?", "In which city?", ["city", "where"]),
+        ("Can I still phone them, or is it night?", "Which city are they in?", ["city", "where"]),
+        ("Tell me the time over there.", "Which city do you mean?", ["city", "where"]),
+        ("Is it already evening for her?", "In which city is she?", ["city", "where"]),
+    ],
     "set_timer": [
         ("Set a timer.", "For how many minutes?", ["minutes", "how long"]),
         ("Start counting down.", "How many minutes?", ["minutes", "how long"]),
@@ -37,10 +43,10 @@ INCOMPLETE = {
         ("I have to get up early.", "At which time exactly?", ["time", "when"]),
     ],
     "call_contact": [
-        ("Make a phone call.", "Who should I call?", ["who", "whom", "name"]),
-        ("Ring them again.", "Who do you mean?", ["who", "whom", "name"]),
-        ("Phone somebody for me.", "Whom should I call?", ["who", "whom", "name"]),
-        ("I have to talk to someone.", "Who should I ring?", ["who", "whom", "name"]),
+        ("Make a phone call.", "Who should I call?", ["who", "whom", "name", "person", "contact"]),
+        ("Ring them again.", "Who do you mean?", ["who", "whom", "name", "person", "contact"]),
+        ("Phone somebody for me.", "Whom should I call?", ["who", "whom", "name", "person", "contact"]),
+        ("I have to talk to someone.", "Who should I ring?", ["who", "whom", "name", "person", "contact"]),
     ],
     "play_song": [
         ("Play something.", "Which song?", ["song", "title", "which"]),

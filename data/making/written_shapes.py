@@ -55,10 +55,10 @@ WRITTEN: dict[str, list[tuple[str, list[dict[str, Any]], str]]] = {
             "<<An offer>>\nDear Mr. Hill, come on [date] to [place].\n\nP.S. Bring your hat.",
         ),
         (
-            "Give two sentences on the sea, divided by ###, and write exactly one word of each in capitals.",
+            "Give two sentences on the sea, divided by ###, and write a word of each in capitals.",
             [
                 {"kind": "two_responses", "divider": "###"},
-                {"kind": "capital_words", "min": 2, "max": 2},
+                {"kind": "capital_words", "min": 2},
             ],
             "The sea is DEEP. ### The sea is SALTY.",
         ),

@@ -90,7 +90,7 @@ def test_no_case_asks_for_what_its_prefix_shows(rows):
     assert not [row["id"] for row in small if row["input"] in text[row["prefix"]]]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("toolcall", "calls"), ("formats", "shapes")])
+@pytest.mark.parametrize(("kind", "name"), [("toolcall", "calls"), ("formats", "shapes"), ("prompts", "shapes")])
 def test_a_suite_takes_the_levels_that_are_asked_for(data, rows, kind, name):
     def taken(**more):
         spec = SuiteSpec(name=name, kind=kind, cases=f"suites/{name}.jsonl", **more)
@@ -118,3 +118,12 @@ def test_a_level_does_not_change_what_an_item_is(data, tmp_path):
     (tmp_path / "formats.prefixes.jsonl").write_text((data / "suites" / "formats.prefixes.jsonl").read_text())
     plain = FormatSuite("formats", data / "suites" / "formats.jsonl").items()
     assert [item.sha256 for item in FormatSuite("formats", tagged).items()] == [item.sha256 for item in plain]
+
+
+def test_the_experiment_asks_for_the_small_part_of_both(data):
+    from evalsvc.experiment import load_experiment
+
+    experiment = load_experiment(data / "experiments" / "suites.yaml")
+    asked = [load_suite(spec, data / "experiments", template="{{ tools }}").items() for spec in experiment.suites]
+    assert [len({item.family for item in items}) for items in asked] == [len(CALLS), len(SHAPES)]
+    assert all("-small-" in item.id for items in asked for item in items)
