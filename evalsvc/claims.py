@@ -61,7 +61,8 @@ def make_claims(counted: Mapping[str, Sequence[Pair]], policy: Policy) -> list[C
     suites = [_suite(suite, pairs, policy) for suite, pairs in own.items() if pairs or not counted[suite]]
     together = [pair for pairs in own.values() for pair in pairs]
     pooled = Claim(key=POOLED, pairs=together, margin=policy.margin)
-    singled = [claim for rule in policy.margins if (claim := _of_rule(rule, counted, own, policy)) is not None]
+    about = [rule for rule in policy.margins if rule.suite in counted]  # all, but where no item carries a verdict
+    singled = [claim for rule in about if (claim := _of_rule(rule, counted, own, policy)) is not None]
     families = {key: Claim(key=key, pairs=found, margin=None) for key, found in _by_family(own).items()}
     for claim in singled:
         if claim.scope == "family":
