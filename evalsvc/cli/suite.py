@@ -41,7 +41,9 @@ def import_(
 
 @app.command()
 def validate(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file of tool-call or of format cases.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file of tool-call cases, format cases or own prompts.")
+    ],
     format: Annotated[str, typer.Option("--format", help="How calls are written; all formats that are known: all.")] = (
         "json"
     ),

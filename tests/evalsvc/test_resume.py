@@ -239,3 +239,18 @@ def test_the_real_model_killed_and_run_again(small_model, contents, tmp_path):
     finish_command(path, database)
     assert contents(database) == contents(whole)
     assert verdicts(database) == verdicts(whole)
+
+
+def test_own_prompts_and_their_divergence_come_back_after_a_kill(
+    small, write_experiment, execute_file, contents, tmp_path
+):
+    suites = [{"name": "own", "kind": "prompts", "cases": "own.jsonl"}]
+    path = write_experiment(small.parent, arms=ARMS, suites=suites, probe=None, aa=None)
+    prompts = [{"id": f"p{n}", "prompt": f"Say {n}:", "max_tokens": 5} for n in range(4)]
+    (path.parent / "own.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
+    execute_file(path, tmp_path / "whole.sqlite")
+    for number in (6, 8, 9):
+        database = tmp_path / f"{number}.sqlite"
+        assert killed(lambda database=database: execute_file(path, database), number, committed=True)
+        execute_file(path, database)
+        assert contents(database) == contents(tmp_path / "whole.sqlite"), f"killed at transaction {number}"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from evalsvc.suites.findings import Found
 from evalsvc.suites.formats.base import Constraint, Counted
-from evalsvc.suites.formats.case import FormatCase, FormatSuite, followed
+from evalsvc.suites.formats.case import FormatSuite, Verifiable, followed
 from evalsvc.suites.items import content_hash
+from evalsvc.suites.own import PromptSuite
 from evalsvc.suites.prompts import Row, read_rows
 
 WRONG = ("No.", "wrong, Wrong and\n\nWRONG! " * 400)  # short and long: few constraints are met by both
@@ -22,30 +23,42 @@ class _AnyRow(Row):
 
 
 def holds_formats(path: Path) -> bool:
-    """Whether a case file's first case is a format case.
+    """Whether a case file's first case is a format case, or a prompt of one's own, and no tool-call case.
 
     Raises:
         ConfigError: It is no case file.
     """
     _, first = read_rows(path, _AnyRow)[0]
-    return bool({"check", "constraints"} & set(first.model_extra or ()))
+    return not {"tools", "expect"} & set(first.model_extra or ())
+
+
+def _suite(path: Path) -> FormatSuite:
+    """Format cases, or prompts of one's own where the first case has nothing to verify."""
+    _, first = read_rows(path, _AnyRow)[0]
+    own = not {"check", "constraints"} & set(first.model_extra or ())
+    return PromptSuite(path.stem, path) if own else FormatSuite(path.stem, path)
 
 
 def validate(path: Path) -> Found:
     """Scores the right answer, an empty one and wrong ones of every case, and names cases that ask the same.
 
+    Prompts of one's own without anything to verify are only read and rendered.
+
     Raises:
         ConfigError: The file cannot be read as cases.
     """
-    suite = FormatSuite(path.stem, path)
+    suite = _suite(path)
     items = suite.items()
     found = Found(len(items))
     prompts: dict[str, list[str]] = defaultdict(list)
     for item in items:
-        case: FormatCase = item.payload
+        case: Verifiable = item.payload
         request = suite.next_request(item, ())
         asked = [request.prompt if request else None, case.model_dump(include={"check", "constraints"})]
         prompts[content_hash(asked)].append(item.id)
+        if not case.verified:
+            found.unproven += 1
+            continue
         right = gold(case)
         found.unproven += right is None
         found.problems += [f"{item.id}: {problem}" for problem in _problems(case, right)]
@@ -55,14 +68,14 @@ def validate(path: Path) -> Found:
     return found
 
 
-def gold(case: FormatCase) -> str | None:
+def gold(case: Verifiable) -> str | None:
     """A right answer: the case's example, or what its check equals; None where neither is there."""
     if case.example is not None or case.check is None:
         return case.example
     return case.check.text_equals if case.check.json_equals is None else json.dumps(case.check.json_equals)
 
 
-def _problems(case: FormatCase, right: str | None) -> Iterator[str]:
+def _problems(case: Verifiable, right: str | None) -> Iterator[str]:
     if right is not None:
         broken = [error for error in followed(right, case).strict if error is not None]
         if broken:
@@ -78,7 +91,7 @@ def _problems(case: FormatCase, right: str | None) -> Iterator[str]:
             yield f"no answer meets both constraints {one.kind}"
 
 
-def _correct(text: str, case: FormatCase) -> bool:
+def _correct(text: str, case: Verifiable) -> bool:
     return not any(followed(text, case).strict)
 
 

@@ -7,6 +7,7 @@ import pytest
 from evalsvc.engine.requests import GenerateResult
 from evalsvc.errors import ConfigError
 from evalsvc.suites.formats import FormatSuite
+from evalsvc.suites.formats.validate import holds_formats, validate
 from evalsvc.suites.own import PromptSuite
 
 CHECKED = {"id": "c", "prompt": "JSON:", "check": {"json_keys": {"a": "integer"}}}
@@ -70,3 +71,11 @@ def test_mistakes_are_named_with_their_line(suite, case, words):
     with pytest.raises(ConfigError, match=r"p\.jsonl:1") as refused:
         suite(case)
     assert words in str(refused.value)
+
+
+def test_a_file_of_own_prompts_is_validated(suite, tmp_path):
+    suite({"id": "a", "prompt": "Why?"}, CHECKED, {"id": "b", "prompt": "Why?"})
+    path = tmp_path / "p.jsonl"
+    assert holds_formats(path)
+    found = validate(path)
+    assert (found.cases, found.problems) == (3, ["a: asks the same as b"]) and found.unproven >= 2
