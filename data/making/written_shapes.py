@@ -1,7 +1,25 @@
 """Format cases written by hand: several constraints at once. A case: request, constraints, a right answer."""
 
+import json
 from typing import Any
 
+DAYS = {
+    "january": 31,
+    "february": 29,
+    "march": 31,
+    "april": 30,
+    "may": 31,
+    "june": 30,
+    "july": 31,
+    "august": 31,
+    "september": 30,
+    "october": 31,
+    "november": 30,
+    "december": 31,
+}
+MONTHS = list(DAYS)
+DECADES = [{"from": start, "to": start + 9} for start in (0, 10, 20)]
+CUBES = ["n,square,cube", *(f"{n},{n**2},{n**3}" for n in range(1, 6))]
 WRITTEN: dict[str, list[tuple[str, list[dict[str, Any]], str]]] = {
     "combined": [
         (
@@ -62,8 +80,84 @@ WRITTEN: dict[str, list[tuple[str, list[dict[str, Any]], str]]] = {
             ],
             "The sea is DEEP. ### The sea is SALTY.",
         ),
+        (
+            "Three paragraphs on tea, a blank line between two. The second begins with the word However, the last ends "
+            "with the word cup.",
+            [
+                {"kind": "paragraph_start", "paragraph": 2, "of": 3, "word": "However"},
+                {"kind": "paragraphs", "min": 3, "max": 3},
+                {"kind": "regex", "pattern": r"(?s).*\bcup[.!]?"},
+            ],
+            "Tea is a drink.\n\nHowever, it is a plant too.\n\nIt is best from a good cup.",
+        ),
+        (
+            "Describe a lamp in 10 to 20 words and three sentences, without the letter x, and put the whole answer "
+            "in double quotation marks.",
+            [
+                {"kind": "words", "min": 10, "max": 20},
+                {"kind": "sentences", "min": 3, "max": 3},
+                {"kind": "letter", "letter": "x", "max": 0},
+                {"kind": "quoted"},
+            ],
+            '"A lamp gives light. It stands on a table. At night it is very useful."',
+        ),
+        (
+            "Five bullets (- ...) with one fruit each, in small letters, no fruit with the letter p, and then a line "
+            "of its own: end",
+            [
+                {"kind": "bullets", "min": 5, "max": 5},
+                {"kind": "casing", "case": "lower"},
+                {"kind": "letter", "letter": "p", "max": 0},
+                {"kind": "stops_at", "marker": "\nend"},
+            ],
+            "- kiwi\n- mango\n- fig\n- lemon\n- cherry\nend",
+        ),
+        (
+            "Repeat this line word for word, then answer it in French in one more line: Where is the station?",
+            [
+                {"kind": "repeats", "text": "Where is the station?"},
+                {"kind": "lines", "min": 2, "max": 2},
+                {"kind": "regex", "pattern": r"(?s).*\b(gare|près|derrière|devant|est)\b.*"},
+            ],
+            "Where is the station?\nLa gare est derrière le parc.",
+        ),
+        (
+            "Two sections, headed Step 1 and Step 2, each with two highlighted phrases (*like this*), in all at "
+            "most 60 words, and no comma.",
+            [
+                {"kind": "sections", "word": "Step", "min": 2, "max": 2},
+                {"kind": "highlights", "min": 4, "max": 4},
+                {"kind": "words", "max": 60},
+                {"kind": "no_commas"},
+            ],
+            "Step 1\nTake *flour* and *salt*.\nStep 2\nAdd *water* and *wait*.",
+        ),
+        (
+            "Eight words that rhyme with light: a numbered list and nothing else, none of them with the letters gh.",
+            [
+                {"kind": "numbered_list", "n": 8, "only": True},
+                {"kind": "exclude", "words": ["gh"], "match": "substring"},
+            ],
+            "1. kite\n2. bite\n3. site\n4. white\n5. quite\n6. write\n7. invite\n8. polite",
+        ),
     ],
     "documents": [
+        (
+            "JSON alone: an object with 12 keys, the names of the months in small letters and in order, each with "
+            "its number of days in a leap year.",
+            [{"kind": "json", "strict_integers": True, "keys": MONTHS, "schema": {"const": DAYS}}],
+            json.dumps(DAYS),
+        ),
+        (
+            "YAML alone: a list of three mappings with the keys from and to, for 0 to 9, 10 to 19 and 20 to 29.",
+            [{"kind": "yaml", "schema": {"const": DECADES}}],
+            "- from: 0\n  to: 9\n- from: 10\n  to: 19\n- from: 20\n  to: 29",
+        ),
+        (
+            "CSV with the columns n, square and cube for n from 1 to 5, and nothing else.",
+            [{"kind": "regex", "pattern": r"\s*".join(CUBES)}, {"kind": "csv", "columns": ["n", "square", "cube"]}],
+            "\n".join(CUBES),
+        ),
         (
             "JSON alone: an array of exactly three objects with the keys id (1, 2, 3) and square (of the id), in this "
             "order of keys.",
