@@ -20,6 +20,9 @@ Db = Annotated[
     str, typer.Option("--db", envvar="EVALSVC_DB", metavar="PATH", help="Database of the runs.", show_envvar=True)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Run Python that lm-eval task files of yours name (`!function`, `class`).")
+]
 PolicyFile = Annotated[str, typer.Option("--policy", metavar="FILE", help="Policy file (YAML).")]
 
 

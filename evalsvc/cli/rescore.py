@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import DEFAULT_DB, Db, Json
+from evalsvc.cli.common import DEFAULT_DB, AllowCode, Db, Json
 
 
 def rescore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment file (YAML), whose suites score.")],
     run: Annotated[int | None, typer.Option(metavar="N", help="The run; else the experiment's latest.")] = None,
+    allow_code: AllowCode = False,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
@@ -30,7 +31,7 @@ def rescore(
     from evalsvc.store.lock import run_lock
     from evalsvc.store.session import open_store
 
-    prepared = prepare(Path(file))
+    prepared = prepare(Path(file), allow_code=allow_code)
     with open_store(db, read_only=True):
         pass  # before the lock makes a file beside a database that is none
     with run_lock(db), open_store(db) as store:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import DEFAULT_DB, Db, Json
+from evalsvc.cli.common import DEFAULT_DB, AllowCode, Db, Json
 
 
 def run(
@@ -14,10 +14,7 @@ def run(
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start another run even if this one exists.")] = False,
     families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
-    allow_code: Annotated[
-        bool,
-        typer.Option("--allow-code", help="Run Python that lm-eval task files of yours name (`!function`, `class`)."),
-    ] = False,
+    allow_code: AllowCode = False,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:

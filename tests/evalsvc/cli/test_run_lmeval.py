@@ -6,6 +6,9 @@ import sqlite3
 
 import pytest
 
+from evalsvc.store import queries
+from evalsvc.store.session import open_store
+
 TWO = {"bf16": {"plan": "w=bf16"}, "int4": {"plan": "w=int4:g32:asym > w=bf16"}}
 TASK = {
     "dataset_path": "json",
@@ -187,3 +190,33 @@ def test_a_group_is_reported_as_lm_eval_would(run, tmp_path):
 def test_keys_that_cannot_be_used_are_one_sentence(run, suite, complaint):
     code, out, err = run({}, suite=suite)
     assert (code, out) == (2, "") and complaint in err.splitlines()[-1]
+
+
+DRAWN = {"until": ["\n"], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
+CODED = {"process_results": "CODE", "metric_list": [{**PERPLEXITY, "metric": "f1", "aggregation": "mean"}]}
+
+
+@pytest.mark.parametrize(
+    "task", [WHOLE, {"generation_kwargs": DRAWN, "repeats": 3}, CODED], ids=["whole", "drawn", "code"]
+)
+def test_stored_answers_are_scored_again_as_they_were(run, evalsvc_json, monkeypatch, tmp_path, task):
+    (tmp_path / "an experiment").mkdir()
+    (tmp_path / "an experiment" / "code.py").write_text(
+        "def score(doc, results):\n    return {'f1': len(results[0])}\n"
+    )
+    assert run(task, "--allow-code")[0] == 0
+    scores = (
+        "SELECT sample_id, metric, filter, value, error_class FROM scores WHERE scoring_version {} ORDER BY 1, 2, 3"
+    )
+    before = rows(tmp_path, scores.format("NOT LIKE '%again'"))
+    monkeypatch.setattr("evalsvc.suites.lmeval.version", lambda name: "again")
+    path, db = tmp_path / "an experiment" / "experiment.yaml", tmp_path / "r.sqlite"
+    code, document = evalsvc_json("rescore", path, "--allow-code", "--db", db)
+    assert code == 0 and [row["changed"] for row in document["suites"]] == [0, 0]
+    assert rows(tmp_path, scores.format("LIKE '%again'")) == before and len(before) > 20
+    with open_store(db, read_only=True) as store:
+        pairs = queries.pairs(store, *queries.arms(store))
+    assert {side.scoring_version.endswith("again") for pair in pairs for side in (pair.baseline, pair.candidate)} == {
+        True
+    }
+    assert evalsvc_json("rescore", path, "--allow-code", "--db", db)[1]["suites"][0]["added"] == 0
