@@ -1,6 +1,7 @@
 """Runs and arms as tables for a terminal. Stored text is `Text`, never markup."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -8,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evalsvc.calling import CallFigures
 from evalsvc.cli.common import one_line
 from evalsvc.store.rates import FailureRates
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, RunRecord
@@ -58,7 +60,12 @@ def render_baselines(baselines: Sequence[BaselineRecord]) -> RenderableType:
     return table
 
 
-def render_arm(arm: ArmRecord, totals: ArmTotals, failures: Mapping[str, FailureRates] | None = None) -> RenderableType:
+def render_arm(
+    arm: ArmRecord,
+    totals: ArmTotals,
+    failures: Mapping[str, FailureRates] | None = None,
+    calls: Mapping[str, CallFigures] | None = None,
+) -> RenderableType:
     """What an arm is, what it answered and how that failed, and what was measured of it."""
     facts = _table("arm", arm.address)
     injected = ", ".join(f"{name} {value}" for name, value in arm.injected.items())
@@ -84,6 +91,8 @@ def render_arm(arm: ArmRecord, totals: ArmTotals, failures: Mapping[str, Failure
     parts: list[RenderableType] = [facts]
     if failures:
         parts += [Text(""), _failures_table(failures)]
+    if calls:
+        parts += [Text(""), _calls_table(calls)]
     if arm.probe:
         parts += [Text(""), _probe_table(arm.probe)]
     if arm.proof:
@@ -110,6 +119,22 @@ def _failures_table(failures: Mapping[str, FailureRates]) -> Table:
         modes = ", ".join(f"{mode.replace('_', ' ')} {n:,}" for mode, n in found.shown.items())
         _add(table, suite, f"{found.answers:,}", f"{100 * found.any / found.answers:.1f} %", modes or "none")
     return table
+
+
+def _calls_table(calls: Mapping[str, CallFigures]) -> Table:
+    """When each suite's answers call a tool, and how many calls fit their schemas."""
+    table = _table("tool calls", "answers", "with a call", "schemas fit", "F1 as expected", "F1 to baseline")
+    for suite, found in calls.items():
+        shares = (found.schema_accuracy, found.expected.f1, found.reference and found.reference.f1)
+        cells = ("-" if share is None else f"{100 * share:.1f} %" for share in shares)
+        _add(table, suite, f"{found.answers:,}", f"{found.triggered:,}", *cells)
+    return table
+
+
+def calls_document(found: CallFigures) -> dict[str, Any]:
+    """Figures of tool calls as plain JSON; proportions stay proportions."""
+    shares = {"schema_accuracy": found.schema_accuracy, "f1_expected": found.expected.f1}
+    return {**asdict(found), **shares, "f1_reference": found.reference and found.reference.f1}
 
 
 def _probe_table(probe: Mapping[str, Any]) -> Table:

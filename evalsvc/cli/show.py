@@ -15,8 +15,9 @@ def show(
     """Show a run, or what an arm is and what was measured of it."""
     from dataclasses import asdict
 
+    from evalsvc.calling import call_figures
     from evalsvc.cli.common import print_json, stdout_console
-    from evalsvc.cli.listing import render_arm, render_run
+    from evalsvc.cli.listing import calls_document, render_arm, render_run
     from evalsvc.store import queries
     from evalsvc.store.rates import failure_rates
     from evalsvc.store.session import open_store
@@ -32,9 +33,12 @@ def show(
             totals = queries.arm_totals(store, arm.id)
             fields = {"address": arm.address, **asdict(arm)}
             failures = failure_rates(store, arm.id)
+            baseline = next((a for a in queries.arms(store, arm.run_id) if a.name == arm.baseline), None)
+            calls = call_figures(store, arm, baseline)
             document = {"schema": "evalsvc.show/1", "arm": fields, "totals": asdict(totals)}
             document |= {"failures": {suite: asdict(rates) for suite, rates in failures.items()}}
-            table = render_arm(arm, totals, failures)
+            document |= {"calls": {suite: calls_document(found) for suite, found in calls.items()}}
+            table = render_arm(arm, totals, failures, calls)
     if json:
         print_json(document)
     else:
