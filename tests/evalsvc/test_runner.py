@@ -462,3 +462,17 @@ def test_an_answer_that_nobody_asked_or_that_came_before_is_refused(store, three
     with pytest.raises(EngineError, match="an answer came twice, or unasked"):
         run_group(store, Saying(), three, ask(5), 1)
     assert len(samples(store)) == 1
+
+
+def test_an_arm_is_asked_itself_and_never_given_anothers_answer(store):
+    """The same prompts to two arms of a run, one after the other, and to an arm of that name in another run."""
+    first = open_arms(store, "a", "b")
+    again = open_arms(store, "a", "b")
+    asked = ask(10)
+    for arm in (*first, again[1]):
+        target = FakeTarget(lambda request: f"I am {request.arms[0]}")
+        assert run_one(store, target, arm, asked, seed=0).stored == 10
+        assert len(target.asked) == 10
+        with store.session() as session:
+            said = session.scalars(select(Sample.answer).where(Sample.arm_id == arm.arm_id)).all()
+        assert list(said) == [f"I am {arm.facts.name}"] * 10
