@@ -42,7 +42,7 @@ class CallFigures:
 
 
 def call_figures(store: Store, arm: ArmRecord, baseline: ArmRecord | None = None) -> dict[str, CallFigures]:
-    """Figures of every suite of tool calls that an arm answered, under each sample's newest scoring version.
+    """Figures of every suite of tool calls that an arm answered, under the scoring version that counts.
 
     Args:
         store: Where the scores are.
@@ -84,6 +84,8 @@ def _scores(store: Store, arm: ArmRecord) -> dict[_Place, dict[str, float]]:
     found: dict[tuple[_Place, str], dict[str, float]] = defaultdict(dict)
     with store.session() as session:
         for suite, item, repeat, version, metric, value in session.execute(query):
+            if not arm.reads(suite, version):
+                continue
             place = (suite, item, repeat)
             newest[place] = version
             found[place, version][metric] = value

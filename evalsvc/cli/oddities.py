@@ -10,7 +10,7 @@ from evalsvc.store.session import Store
 def oddities(store: Store, run_id: int) -> Iterator[str]:
     """Sentences about suites most of whose answers are empty, and about ties among likeliest choices."""
     for arm in queries.arms(store, run_id):
-        for suite, rates in failure_rates(store, arm.id).items():
+        for suite, rates in failure_rates(store, arm).items():
             empty = rates.shown.get("empty", 0)
             if 2 * empty > rates.answers:
                 yield (

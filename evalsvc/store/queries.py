@@ -407,7 +407,7 @@ def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[i
             .order_by(ScoreRow.id)
         )
         for sample_id, metric, value, suite, version in session.execute(query):
-            if arm.rescored.get(suite, version) != version:
+            if not arm.reads(suite, version):
                 continue
             scores = found.setdefault(sample_id, {})
             if metric == ANY:  # begins what a scoring version says of failure modes
@@ -430,9 +430,7 @@ def _sides(
             )
         if earlier is not None and row.value is None and row.scoring_version == earlier[0].scoring_version:
             continue  # a part, beside the metric itself
-        unread = row.scoring_version is not None and row.scoring_version != arm.rescored.get(
-            row.suite, row.scoring_version
-        )
+        unread = row.scoring_version is not None and not arm.reads(row.suite, row.scoring_version)
         if earlier is not None and unread:
             continue
         scored = row.status == "scored" and not unread

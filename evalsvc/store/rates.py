@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from evalsvc.modes import ANY, METRICS, MODES, PREFIX
+from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import ItemRow, Sample, ScoreRow
 from evalsvc.store.session import Store
 
@@ -29,19 +30,21 @@ class FailureRates:
         return self.shown.get(mode, 0) / self.answers
 
 
-def failure_rates(store: Store, arm_id: int) -> dict[str, FailureRates]:
-    """By suite what an arm's generated answers show, under each sample's newest scoring version."""
+def failure_rates(store: Store, arm: ArmRecord) -> dict[str, FailureRates]:
+    """By suite what an arm's generated answers show, under the scoring version that counts."""
     query = (
         select(Sample.id, ItemRow.suite, ScoreRow.scoring_version, ScoreRow.metric, ScoreRow.value)
         .join(ItemRow, Sample.item_pk == ItemRow.id)
         .join(ScoreRow, ScoreRow.sample_id == Sample.id)
-        .where(Sample.arm_id == arm_id, Sample.status == "scored", ScoreRow.metric.in_(METRICS))
+        .where(Sample.arm_id == arm.id, Sample.status == "scored", ScoreRow.metric.in_(METRICS))
         .order_by(ScoreRow.id)
     )
     newest: dict[int, tuple[str, str]] = {}
     found: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
     with store.session() as session:
         for sample_id, suite, version, metric, value in session.execute(query):
+            if not arm.reads(suite, version):
+                continue
             found[sample_id, version][metric] = value
             if metric == ANY:
                 newest[sample_id] = suite, version

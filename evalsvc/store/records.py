@@ -227,6 +227,10 @@ class ArmRecord:
         """By suite the scoring version that its samples are read under; a suite that is not named reads the newest."""
         return self.details.get("rescored", {})
 
+    def reads(self, suite: str, scoring_version: str) -> bool:
+        """Whether scores of this version count for a suite; where several do, the newest of them."""
+        return self.rescored.get(suite, scoring_version) == scoring_version
+
     def seconds(self) -> dict[str, tuple[float, tuple[str, ...]]]:
         """By stage the seconds that it computed, and the other arms of the run that it computed for at once."""
         proofs = {stage: (self.proof or {}).get(stage, {}) for stage in ("prefill", "decode")}

@@ -1,13 +1,16 @@
 """Figures of tool calls from stored scores."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from evalsvc.calling import call_figures
 from evalsvc.cli.listing import calls_document, render_arm
 from evalsvc.store import queries, writer
 from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.schema import ScoreRow
 from evalsvc.store.session import open_store
 from evalsvc.suites.toolcall.figures import Triggering
 
@@ -80,3 +83,17 @@ def test_the_baseline_has_no_reference_and_an_arm_that_never_calls_no_accuracy(s
     assert figures.schema_accuracy is None and figures.expected.f1 == 0.0
     assert calls_document(figures)["schema_accuracy"] is None
     render_arm(mute, queries.arm_totals(store, mute.id), None, {"calls": figures})
+
+
+def test_the_scoring_version_that_counts_is_read(store):
+    """After new rules that see no calls the figures are theirs; once the arm is read under the old ones, the old."""
+    base, cand = queries.arms(store, 1)
+    with store.session() as session:
+        ids = session.scalars(select(ScoreRow.sample_id).where(ScoreRow.metric == "triggered")).all()
+        for sample_id in ids:
+            for metric in ("triggered", "trigger_right"):
+                session.add(ScoreRow(sample_id=sample_id, scoring_version="2", metric=metric, filter="json", value=0.0))
+        session.commit()
+    assert call_figures(store, cand, base)["calls"].triggered == 0
+    back = replace(cand, details={"rescored": {"calls": "1"}})
+    assert call_figures(store, back, base)["calls"].triggered == 4

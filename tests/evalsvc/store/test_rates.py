@@ -1,5 +1,7 @@
 """Failure modes in the store: rates of the newest scoring version, and zeros where a policy reads them."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import select
 
@@ -35,7 +37,8 @@ def stored(build, store):
 
 
 def test_rates_are_over_the_answers_that_were_looked_at(build, store):
-    _, (base, cand) = stored(build, store)
+    run_id, _ = stored(build, store)
+    base, cand = queries.arms(store, run_id)
     assert failure_rates(store, base) == {
         "other": FailureRates(1, 0, {}),
         "tasks": FailureRates(3, 1, {"truncated": 1}),
@@ -59,7 +62,8 @@ def test_a_policy_reads_zeros_where_nothing_is_stored(build, store):
 
 
 def test_the_newest_scoring_version_says_all_modes_anew(build, store):
-    run_id, (base, _) = stored(build, store)
+    run_id, _ = stored(build, store)
+    base = queries.arms(store, run_id)[0]
     with store.session() as session:
         sample_id = session.scalars(select(ScoreRow.sample_id).where(ScoreRow.metric == "failure.truncated")).first()
         for metric in ("failure.any", "failure.refusal"):
@@ -70,6 +74,8 @@ def test_the_newest_scoring_version_says_all_modes_anew(build, store):
     pairs = queries.pairs(store, *queries.arms(store, run_id), scores_of=["tasks"])
     (shown,) = [p.baseline.scores for p in pairs if p.item_id == "1"]
     assert (shown["failure.refusal"], shown["failure.truncated"]) == (1, 0)
+    back = replace(base, details={"rescored": {"tasks": pairs[0].baseline.scoring_version}})
+    assert failure_rates(store, back)["tasks"] == FailureRates(3, 1, {"truncated": 1}), "old rules, read again"
 
 
 @pytest.mark.parametrize(("looping", "verdict"), [(60, "REGRESSED"), (0, "PASS")])
