@@ -189,3 +189,33 @@ class BaselineRow(Base):
     arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
     why: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(default=utc_now)
+
+
+class MeasurementRow(Base):
+    """One figure of serving: of an arm as its fingerprint tells it, whichever runs it is in.
+
+    `kind` is `serving` (one repeat of one cell of a grid: prompt tokens x concurrency), `capacity` (what the arm's
+    formats take, one row) or `price` (per hour, as it was given; no measurement, and so a row of its own). `status` is
+    `measured`, `no_room` (it does not fit: a result) or `failed`. `device` is the class of device that the figures are
+    of. Came after the first databases were written, as `BaselineRow`.
+    """
+
+    __tablename__ = "measurements"
+    __table_args__ = (
+        UniqueConstraint("fingerprint", "settings_hash", "kind", "prompt_tokens", "concurrency", "repeat"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(index=True)
+    arm: Mapped[str]
+    plan: Mapped[str]
+    device: Mapped[str]
+    settings_hash: Mapped[str]
+    settings: Mapped[dict[str, Any]]
+    kind: Mapped[str]
+    prompt_tokens: Mapped[int] = mapped_column(default=0)
+    concurrency: Mapped[int] = mapped_column(default=0)
+    repeat: Mapped[int] = mapped_column(default=0)
+    status: Mapped[str]
+    message: Mapped[str | None] = mapped_column(Text)
+    figures: Mapped[dict[str, Any]]
+    created_at: Mapped[str] = mapped_column(default=utc_now)
