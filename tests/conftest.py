@@ -1,6 +1,12 @@
-"""Shared fixtures: one torch thread (bits are promised at one), and where the small real model is."""
+"""Shared fixtures: one torch thread (bits are promised at one), where the small real model is, a PostgreSQL server."""
 
 import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
@@ -34,3 +40,78 @@ def gemma3_gguf() -> Path:
     if not path.is_file():
         pytest.skip(f"Gemma-3-270m is not here: put its GGUF file at {path}")
     return path
+
+
+# Debian's `postgresql`, in a folder of its own, spoken to through its socket.
+_SETTINGS = (
+    "-c listen_addresses='' -c fsync=off -c shared_buffers=16MB -c max_connections=40 -c unix_socket_directories="
+)
+
+
+def programs() -> Path | None:
+    """The folder of `initdb` and `pg_ctl`, which Debian keeps off the path; None where there is none."""
+    found = shutil.which("initdb")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "pg_ctl").exists()), None)
+
+
+def _user() -> str | None:
+    """Who runs the server: it refuses root."""
+    if os.getuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody") if name in names)
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A running server; gives the URL of a database NAME as `url.format(NAME)`."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not here: no initdb and pg_ctl (Debian: apt-get install postgresql)")
+    user = _user()
+    with tempfile.TemporaryDirectory(prefix="evalsvc-pg-", dir="/tmp") as made:
+        if user is not None:
+            shutil.chown(made, user)
+        data = f"{made}/data"
+
+        def call(program: str, *arguments: str) -> None:
+            with Path(made, "log.txt").open("ab") as log:
+                subprocess.run(
+                    [str(folder / program), "-D", data, *arguments],
+                    check=True, user=user, group=user and pwd.getpwnam(user).pw_gid, extra_groups=user and [],
+                    cwd=made, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+
+        call("initdb", "-A", "trust", "-U", "evalsvc", "--no-sync", "-E", "UTF8", "--locale=C")
+        call("pg_ctl", "-w", "-o", _SETTINGS + made, "start")
+        try:
+            yield f"postgresql://evalsvc@/{{}}?host={made}"
+        finally:
+            call("pg_ctl", "-m", "immediate", "stop")
+
+
+class Databases:
+    """Makes fresh databases on one server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._count = 0
+
+    def new(self) -> str:
+        """URL of an empty database."""
+        import psycopg
+
+        self._count += 1
+        name = f"evalsvc_{self._count}"
+        with psycopg.connect(self.url.format("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        return self.url.format(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Databases]:
+    """A PostgreSQL server of this test run; `new()` makes an empty database and gives its URL."""
+    with server() as url:
+        yield Databases(url)

@@ -34,6 +34,7 @@ COMMANDS = (
     "ls",
     "show",
     "baseline",
+    "db",
     "dashboard",
     "suite",
     "model",

@@ -24,6 +24,17 @@ _SENTENCES = (
     ("unable to open", "cannot be opened; check that the folder exists and that you may read and write in it"),
     ("disk i/o error", "cannot be read or written (disk I/O error); check the disk and its free space"),
     ("no such table", "lacks a table of evalsvc; name an evalsvc database, or a new file to create one"),
+    ("connection refused", "cannot be reached; check host and port, and that the server runs"),
+    ("name or service not known", "its host is not known; check the URL"),
+    ("no such file or directory\n\tis the server running", "cannot be reached; check that the server runs"),
+    ("connection timeout expired", "did not answer; check host and port"),
+    ("password authentication failed", "refuses this user and password; give both in the URL, or in a password file"),
+    ("no password supplied", "asks for a password; give it in the URL, or in a password file"),
+    ("lock timeout", "is locked by another program; wait for that program or stop it, then run the same command again"),
+    ("no space left", "cannot grow, no space is left; free space there and run the same command again"),
+    ("read-only transaction", "is read-only here; connect to the primary server"),
+    ("permission denied", "refuses this user; grant it the database's tables, or give another user in the URL"),
+    ("server closed the connection", "closed the connection; check the server, then run the same command again"),
     ("no such column", "lacks a column of evalsvc; it was written by another version, name a new file"),
 )
 

@@ -6,10 +6,11 @@ Points are never stored: proportions are.
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy import JSON, Double, ForeignKey, Index, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-SCHEMA_VERSION = 1
+REVISION = "0001"  # the newest of store/migrations, which say how to add one
+READABLE_FROM = "0000"  # files from this revision on are read as they are; "0000" is before there were revisions
 
 
 def utc_now() -> str:
@@ -20,7 +21,7 @@ def utc_now() -> str:
 class Base(DeclarativeBase):
     """Declarative base; JSON columns hold plain dicts and lists."""
 
-    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON}
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON, float: Double}
 
 
 class Meta(Base):
@@ -149,8 +150,8 @@ class ScoreRow(Base):
 class TurnRow(Base):
     """One answer of a generated sample, from turn 0 on, with the tokens that were written.
 
-    `answer` and `finish_reason` are those of the turn; null for the last one, whose are the sample's. Came after the
-    first databases were written, as `BaselineRow`.
+    `answer` and `finish_reason` are those of the turn; null for the last one, whose are the sample's. A database of
+    revision 0000 may lack the table.
     """
 
     __tablename__ = "turns"
@@ -180,7 +181,7 @@ class DecisionRow(Base):
 class BaselineRow(Base):
     """One promotion of an arm to a name. Rows stay; the newest of a name counts.
 
-    Came after the first databases were written: `open_store` adds the table where a database is opened for writing.
+    A database of revision 0000 may lack the table.
     """
 
     __tablename__ = "baselines"

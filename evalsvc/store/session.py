@@ -1,4 +1,4 @@
-"""Opening a database: an SQLite file, or in principle any URL that SQLAlchemy knows.
+"""Opening a database: an SQLite file, or a PostgreSQL server by its URL.
 
 Every commit is on the disk before it returns (WAL with synchronous FULL), so a killed process or a power cut loses
 only the transaction that was under way.
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
@@ -23,11 +23,12 @@ from sqlalchemy.pool import NullPool
 
 from evalsvc.errors import ConfigError, StoreError
 from evalsvc.store.failures import store_errors
-from evalsvc.store.schema import SCHEMA_VERSION, Base, Meta
+from evalsvc.store.revisions import BEFORE_REVISIONS, check_revision, create_tables, held_revision, upgrade
+from evalsvc.store.schema import READABLE_FROM, REVISION
 
 BUSY_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 10
 _MAGIC = b"SQLite format 3\0"
-_VERSION_KEY = "schema_version"
 _dumps = partial(json.dumps, allow_nan=False)
 
 
@@ -56,8 +57,12 @@ class Location:
         except (ArgumentError, ValueError):
             scheme = text.split("://", 1)[0]
             raise ConfigError(f"the database URL ({scheme}://…) cannot be read; use sqlite:///PATH") from None
+        if url.get_backend_name() == "postgresql":
+            name = url.render_as_string(hide_password=True)
+            driven = url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+            return cls(name=name, url=driven, path=None)
         if url.get_backend_name() != "sqlite":
-            return cls(name=url.render_as_string(hide_password=True), url=url, path=None)
+            raise ConfigError(f"{url.drivername}:// is no database of evalsvc; use a file, or postgresql://HOST/NAME")
         if not url.database or url.database == ":memory:":
             raise ConfigError("a database in memory cannot be shared; use sqlite:///PATH")
         return cls(name=url.database, url=None, path=Path(url.database))
@@ -72,7 +77,9 @@ class Store:
         self.address = address
         self.engine = engine
         self.read_only = read_only
-        self._writing = engine.execution_options(evalsvc_write=True)
+        server = engine.dialect.name != "sqlite"
+        options = {"isolation_level": "READ COMMITTED"} if server else {"evalsvc_write": True}
+        self._writing = engine.execution_options(**options)
 
     def __enter__(self) -> Self:
         return self
@@ -116,8 +123,12 @@ def open_store(
 ) -> Store:
     """Opens a database and checks that it is ours and of this schema.
 
+    An SQLite file of an earlier evalsvc is brought to this one's schema when it is opened for writing, and a backup
+    kept beside it. One that is opened for reading is read as it is, where it can be. A server's database is only
+    upgraded when somebody asks for it (`upgrade_store`): nobody else made the backup.
+
     Args:
-        path_or_url: A file, `sqlite:///PATH`, or another SQLAlchemy URL whose driver is installed.
+        path_or_url: A file, `sqlite:///PATH`, or `postgresql://HOST/NAME`.
         read_only: Opens the file itself read-only; nothing beside it is locked against a writing run.
         create: Makes the file and its tables when it is missing or empty; its folder must exist.
         timeout_s: How long a statement waits for another writer.
@@ -130,22 +141,58 @@ def open_store(
     create = create and not read_only
     with store_errors(location.name):
         if location.path is None:
-            engine = _url_engine(location)
-            new = create
+            engine = _server_engine(location, read_only=read_only, timeout_s=timeout_s)
+            new = False
         else:
             new = _check_file(location.path, location.name, create=create)
             engine = _file_engine(location.path, read_only=read_only, create=new, timeout_s=timeout_s)
         store = Store(location.name, engine, read_only=read_only, address=os.fspath(path_or_url))
         try:
             if new or (create and _holds_nothing(store)):
-                _create_tables(store, timeout_s)
-            _check_schema(store)
-            if not read_only:
-                _add_missing_tables(store)
+                _create(store, timeout_s)
+            revision = store_revision(store)
+            if revision is not None and revision < REVISION and not read_only:
+                if location.path is None:
+                    raise StoreError(
+                        f"{location.name}: has schema {revision} and this evalsvc writes {REVISION}; make a backup "
+                        f"(pg_dump), then `evalsvc db upgrade --db URL`"
+                    )
+                upgrade_store(path_or_url, timeout_s=timeout_s)
+                revision = store_revision(store)
+            check_revision(location.name, revision, REVISION if not read_only else READABLE_FROM)
         except BaseException:
             store.close()
             raise
     return store
+
+
+def store_revision(store: Store) -> str | None:
+    """The revision that a database holds; None when it is empty or of something else."""
+    with store.session() as session:
+        return held_revision(session.connection())
+
+
+def upgrade_store(path_or_url: str | os.PathLike[str], *, timeout_s: float = BUSY_TIMEOUT_S) -> Path | None:
+    """Brings a database to this evalsvc's schema, whole or not at all.
+
+    Returns:
+        The backup that was made of an SQLite file; None where nothing was to be done, or of a server.
+
+    Raises:
+        StoreError: Not a database of ours, of a newer schema, or it cannot be written; then it is as it was.
+    """
+    location = Location.parse(path_or_url)
+    with store_errors(location.name):
+        if location.path is None:
+            engine = _server_engine(location, read_only=False, timeout_s=timeout_s)
+        else:
+            _check_file(location.path, location.name, create=False)
+            # a table that is made anew under another's references must be allowed to go first
+            engine = _file_engine(location.path, timeout_s=timeout_s, references=False)
+        with Store(location.name, engine, read_only=False, address=os.fspath(path_or_url)) as store:
+            check_revision(location.name, store_revision(store), BEFORE_REVISIONS)
+            with store.transaction() as session:
+                return upgrade(session.connection(), location.name, location.path)
 
 
 def _check_file(path: Path, name: str, *, create: bool) -> bool:
@@ -171,7 +218,9 @@ def _check_file(path: Path, name: str, *, create: bool) -> bool:
     return False
 
 
-def _file_engine(path: Path, *, read_only: bool, create: bool, timeout_s: float) -> Engine:
+def _file_engine(
+    path: Path, *, read_only: bool = False, create: bool = False, timeout_s: float, references: bool = True
+) -> Engine:
     uri = path.absolute().as_uri()
     if read_only:
         uri += "?mode=ro"
@@ -185,7 +234,7 @@ def _file_engine(path: Path, *, read_only: bool, create: bool, timeout_s: float)
     def connect() -> sqlite3.Connection:
         # isolation_level None: we emit BEGIN ourselves, so that reads are one snapshot and writes lock at once.
         connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA foreign_keys = {'ON' if references else 'OFF'}")
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
@@ -194,13 +243,21 @@ def _file_engine(path: Path, *, read_only: bool, create: bool, timeout_s: float)
     return engine
 
 
-def _url_engine(location: Location) -> Engine:
+def _server_engine(location: Location, *, read_only: bool, timeout_s: float) -> Engine:
     assert location.url is not None
+    waits = f"-c lock_timeout={round(1000 * timeout_s)}"
     try:
-        return create_engine(location.url, json_serializer=_dumps)
+        engine = create_engine(
+            location.url,
+            json_serializer=_dumps,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": waits},
+        )
     except ModuleNotFoundError as error:
-        message = f"{location.name}: its driver {error.name} is not installed; install it or use an SQLite file"
+        message = f"{location.name}: {error.name} is not installed; `pip install 'evalsvc[postgres]'` brings it"
         raise StoreError(message) from error
+    # Reads are one snapshot, as in SQLite; a writing transaction sees what others committed while it waited for a row.
+    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=read_only)
 
 
 def _begin(connection: Connection) -> None:
@@ -214,27 +271,12 @@ def _holds_nothing(store: Store) -> bool:
         return not inspect(session.connection()).get_table_names()
 
 
-def _create_tables(store: Store, timeout_s: float) -> None:
-    """Makes the tables and the version row in one transaction; a second process waits and finds them."""
+def _create(store: Store, timeout_s: float) -> None:
+    """Makes the tables in one transaction; a second process waits and finds them."""
     if store.engine.dialect.name == "sqlite":
         _enable_wal(store.engine, timeout_s)
     with store.transaction() as session:
-        connection = session.connection()
-        if not inspect(connection).get_table_names():
-            Base.metadata.create_all(connection)
-            session.add(Meta(key=_VERSION_KEY, value=str(SCHEMA_VERSION)))
-
-
-def _add_missing_tables(store: Store) -> None:
-    """Gives a database of an earlier evalsvc the tables that came since; one that has them all is not written to.
-
-    Earlier versions go on reading and writing it: they do not look at tables that they do not know.
-    """
-    with store.session() as session:
-        held = set(inspect(session.connection()).get_table_names())
-    if Base.metadata.tables.keys() - held:
-        with store.transaction() as session:
-            Base.metadata.create_all(session.connection())
+        create_tables(session.connection())
 
 
 def _enable_wal(engine: Engine, timeout_s: float) -> None:
@@ -251,18 +293,3 @@ def _enable_wal(engine: Engine, timeout_s: float) -> None:
             time.sleep(0.02)
         finally:
             raw.close()
-
-
-def _check_schema(store: Store) -> None:
-    with store.session() as session:
-        tables: Any = inspect(session.connection()).get_table_names()
-        version = None
-        if Meta.__tablename__ in tables:
-            version = session.scalar(select(Meta.value).where(Meta.key == _VERSION_KEY))
-    if version is None:
-        raise StoreError(f"{store.name}: is a database of something else; name an evalsvc database or a new file")
-    if version != str(SCHEMA_VERSION):
-        raise StoreError(
-            f"{store.name}: has schema version {version}, this evalsvc reads {SCHEMA_VERSION}; "
-            "use the evalsvc that wrote it, or name a new file"
-        )

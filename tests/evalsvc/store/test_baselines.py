@@ -17,6 +17,8 @@ def make_early(path: Path) -> None:
     """As a database looked before there were promotions."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("DROP TABLE baselines")
+        raw.execute("DROP TABLE alembic_version")
+        raw.execute("UPDATE meta SET value = '1'")
 
 
 def tables(path: Path) -> set[str]:

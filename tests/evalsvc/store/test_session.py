@@ -62,9 +62,9 @@ def test_a_database_in_a_folder_nobody_can_write_is_read(path, store, build, mon
     assert not path.with_name(path.name + "-shm").exists()
 
 
-def make_other_version(path: Path) -> None:
+def make_newer(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.execute("UPDATE meta SET value = '99'")
+        raw.execute("UPDATE alembic_version SET version_num = '0099'")
 
 
 def make_foreign(path: Path) -> None:
@@ -90,7 +90,7 @@ def make_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (make_other_version, "has schema version 99, this evalsvc reads 1; use the evalsvc that wrote it"),
+        (make_newer, r"has schema 0099, made by a newer evalsvc; this one knows schemas up to 00\d\d: update evalsvc"),
         (make_foreign, "is a database of something else; name an evalsvc database or a new file"),
         (make_text, "is not a SQLite database; name an evalsvc database"),
         (make_garbage, "(is not a SQLite database|is damaged)"),
