@@ -3,9 +3,10 @@
 import hashlib
 import json
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -214,6 +215,26 @@ class Engine:
                 needed |= {_stage_key(kind, spec, scales.get(kind.name)) for kind in (PrefillStage, DecodeStage)}
         self._stages = {key: stage for key, stage in self._stages.items() if key in needed}
 
+    def resize(self, kv_tokens: int) -> None:
+        """Gives every loaded arm pools of another size; the weights stay where they are.
+
+        Raises:
+            ConfigError: Answers are under way, or a size that is no whole number from 1.
+        """
+        if not whole(kv_tokens, 1):
+            raise ConfigError(f"kv_tokens is {kv_tokens!r}; it must be a whole number from 1")
+        with self._loop.lock:
+            if self._loop.scheduler.busy:
+                raise ConfigError("answers are under way: pools are resized between them")
+            names = list(self._arms)
+            weights = [stage.weights for stage in self._stages.values()]  # held until the new stages hold them
+            self._stages, self._arms, self.kv_tokens = {}, {}, kv_tokens
+            self.__dict__.pop("max_length", None)
+            self.__dict__.pop("window", None)
+            for name in names:
+                self.arm(name)
+            del weights
+
     def scales(self, name: str) -> dict[str, Scales]:
         """Fixed scales of an arm's stages, by stage: read from its file, or from a calibration, cached or run now."""
         if name not in self._scales:
@@ -302,6 +323,34 @@ class Engine:
         for outcome in self._outcomes(requests, arm, streaming=True):
             assert not isinstance(outcome, ScoreResult)
             yield outcome
+
+    def closed_loop(
+        self, requests: Iterable[GenerateRequest], concurrency: int, arm: str | None = None
+    ) -> Iterator[GenerateResult | RequestFailure]:
+        """As `generate`, with so many requests under way: the next one is sent when one of them is answered.
+
+        Args:
+            requests: In the order in which they are sent; each for one answer.
+            concurrency: Requests under way, at least 1.
+            arm: As in `answer`.
+        """
+        if not whole(concurrency, 1):
+            raise ConfigError(f"concurrency is {concurrency!r}; it must be a whole number from 1")
+        waiting, ticket = iter(requests), Ticket()
+        try:
+            for request in islice(waiting, concurrency):
+                self._submit(request, arm, ticket)
+            while ticket.jobs or ticket.outcomes:
+                while ticket.outcomes:
+                    outcome = ticket.outcomes.popleft()
+                    for request in islice(waiting, 1):
+                        self._submit(request, arm, ticket)
+                    assert isinstance(outcome, GenerateResult | RequestFailure)
+                    yield outcome
+                if ticket.jobs:
+                    self._loop.step()
+        finally:  # the caller may stop listening at any answer
+            self._loop.drop(ticket.jobs, "nobody listens any more")
 
     def cancel(self, request_id: str) -> int:
         """Gives up all answers under way to requests with this id; each gets a failure with what it had written.

@@ -30,8 +30,10 @@ class GenerateJob(Job):
         super().__init__(request, arm, ticket, sample)
         self.prompt, self.generated = prompt, list[int]()
         self._sampling = Sampling.from_request(request)
-        self._writer = Writer(text, prompt[-1], request.stop, text.eos_ids, request.keep_special)
+        eos_ids = () if request.ignore_eos else text.eos_ids
+        self._writer = Writer(text, prompt[-1], request.stop, eos_ids, request.keep_special)
         self._logprobs: list[TokenLogprobs] = []
+        self._times = list[float]()
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -46,6 +48,7 @@ class GenerateJob(Job):
         """Takes a token, drawn from logits of shape (vocabulary,); finishes with the one that ends the answer."""
         request = self.request
         self.generated.append(token)
+        self._times.append(perf_counter() - self.submitted)
         if request.logprobs is not None:
             self._logprobs.append(top_logprobs(row, token, request.logprobs))
         ended = self._writer.push(token)
@@ -86,6 +89,7 @@ class GenerateJob(Job):
             timings=Timings(
                 queue_s=self.admitted - self.submitted, prefill_s=first - self.admitted, decode_s=now - first
             ),
+            token_times_s=tuple(self._times),
         )
         self.finish(result)
 

@@ -19,6 +19,7 @@ class GenerateRequest:
         tools: Functions that messages may be answered by a call of, as JSON schemas; the chat template shows them.
         keep_special: Whether special tokens stay in the answer's text; many formats of tool calls are made of them.
         max_tokens: Most new tokens, at least 1.
+        ignore_eos: Whether end-of-sequence tokens are tokens like others, so that the answer has its whole length.
         stop: Strings that end the answer; the text is cut before them.
         temperature: Divides the logits; 0 takes the likeliest token.
         top_k: Only so many likeliest tokens are drawn from; 0 for all.
@@ -37,6 +38,7 @@ class GenerateRequest:
     max_tokens: int
     tools: Sequence[Mapping[str, Any]] = ()
     keep_special: bool = False
+    ignore_eos: bool = False
     stop: Sequence[str] = ()
     temperature: float = 0.0
     top_k: int = 0
@@ -170,6 +172,7 @@ class GenerateResult:
         prompt_sha256: Hash of the rendered prompt's token ids.
         finish_reason: `stop` (EOS or stop string) or `length`; the other reasons are failures.
         stage_tokens: Generated tokens that each stage produced.
+        token_times_s: By generated token the seconds from submission until it was written.
     """
 
     id: str
@@ -183,6 +186,7 @@ class GenerateResult:
     finish_reason: FinishReason
     stage_tokens: dict[StageName, int]
     timings: Timings = field(default_factory=Timings)
+    token_times_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

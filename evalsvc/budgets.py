@@ -10,11 +10,14 @@ import numpy as np
 from evalsvc.limits import Budgets
 from evalsvc.ordering import cluster_label
 from evalsvc.policy import Policy
-from evalsvc.store.records import ArmRecord, Pair
+from evalsvc.serving.figures import PERCENTILES, CellFigures, latest, rooms, served
+from evalsvc.store.records import ArmRecord, Beside, Pair
 from evalsvc.verdict.measure import measure
 
 GIB = 2**30
 BUDGET, CUT_SHORT = "budget", "cut short"
+FIRST_TOKEN, NEXT_TOKEN, GENERATED = "time to first token", "time between tokens", "generated tokens"
+SERVED = (FIRST_TOKEN, NEXT_TOKEN, GENERATED, "cost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ class LimitResult:
 def check_limits(
     baseline: ArmRecord,
     candidate: ArmRecord,
-    seconds: tuple[Sequence[float], Sequence[float]],
+    beside: tuple[Beside, Beside],
     counted: Mapping[str, Sequence[Pair]],
     policy: Policy,
 ) -> tuple[LimitResult, ...]:
@@ -75,13 +78,13 @@ def check_limits(
     Args:
         baseline: With its proof and details.
         candidate: As `baseline`.
-        seconds: Of work on each sample of the baseline and of the candidate.
+        beside: What else is known of the baseline's and the candidate's samples and serving.
         counted: By suite its items, each once.
         policy: Limits.
     """
     cut = () if policy.max_truncation_points is None else _truncation(counted, policy)
     budgets = policy.budgets
-    return (*cut, *(() if budgets is None else _budgets(baseline, candidate, seconds, budgets)))
+    return (*cut, *(() if budgets is None else _budgets(baseline, candidate, beside, budgets)))
 
 
 def _truncation(counted: Mapping[str, Sequence[Pair]], policy: Policy) -> tuple[LimitResult, ...]:
@@ -137,24 +140,24 @@ def _cut_short(suite: str, pairs: Sequence[Pair], limit: float, alpha: float) ->
 
 @dataclass(frozen=True)
 class _Figure:
-    """How a budget's figure is read off an arm and its samples' seconds."""
+    """How a budget's figure is read off an arm, what is known beside it, and which cell of serving is meant."""
 
     what: str
     unit: str
     least: bool
     on_device: bool
-    read: Callable[[ArmRecord, Sequence[float]], float | None]
+    read: Callable[[ArmRecord, Beside, Budgets], float | None]
 
 
-def _percentile(share: float) -> Callable[[ArmRecord, Sequence[float]], float | None]:
-    def read(_: ArmRecord, seconds: Sequence[float]) -> float | None:
-        known = [value for value in seconds if isfinite(value)]
+def _percentile(share: float) -> Callable[[ArmRecord, Beside, Budgets], float | None]:
+    def read(_: ArmRecord, beside: Beside, __: Budgets) -> float | None:
+        known = [value for value in beside.seconds if isfinite(value)]
         return float(np.quantile(known, share)) if known else None
 
     return read
 
 
-def _throughput(arm: ArmRecord, _: Sequence[float]) -> float | None:
+def _throughput(arm: ArmRecord, _: Beside, __: Budgets) -> float | None:
     stages = [(arm.proof or {}).get(stage, {}) for stage in ("prefill", "decode")]
     tokens, seconds = (
         sum(_number(stage.get(key)) or 0.0 for stage in stages) for key in ("tokens_computed", "seconds")
@@ -162,13 +165,47 @@ def _throughput(arm: ArmRecord, _: Sequence[float]) -> float | None:
     return tokens / seconds if tokens > 0 and seconds > 0 else None
 
 
-def _capacity(arm: ArmRecord, _: Sequence[float]) -> float | None:
+def _capacity(arm: ArmRecord, beside: Beside, _: Budgets) -> float | None:
     held = _number((arm.proof or {}).get("decode", {}).get("kv", {}).get("bytes_per_token"))
+    if held is None:
+        rows = [m for m in latest(beside.serving) if m.kind == "capacity" and m.figures]
+        held = rooms(rows[-1])["decode"].kv_bytes_per_token if rows else None
     return GIB / held if held else None
 
 
-def _cost(arm: ArmRecord, _: Sequence[float]) -> float | None:
-    return _number(arm.details.get("cost_per_million_tokens"))
+def _cost(arm: ArmRecord, beside: Beside, budgets: Budgets) -> float | None:
+    said = _number(arm.details.get("cost_per_million_tokens"))
+    if said is not None:
+        return said
+    found = _meant(beside, budgets)
+    cost = found[0].cost_per_million_tokens if len(found) == 1 else None
+    return None if cost is None else cost.mean
+
+
+def _meant(beside: Beside, budgets: Budgets) -> list[CellFigures]:
+    """Measured cells of serving that a policy's budgets can mean: the cell that they name, or all there are."""
+    return [
+        cell
+        for cell in served(beside.serving)
+        if cell.status == "measured"
+        and budgets.prompt_tokens in (None, cell.prompt_tokens)
+        and budgets.concurrency in (None, cell.concurrency)
+    ]
+
+
+def _served_time(name: str, percentile: int) -> Callable[[ArmRecord, Beside, Budgets], float | None]:
+    def read(_: ArmRecord, beside: Beside, budgets: Budgets) -> float | None:
+        found = _meant(beside, budgets)
+        times = found[0].times.get(name, {}) if len(found) == 1 else {}
+        return times[percentile].mean if percentile in times else None
+
+    return read
+
+
+def _generated_rate(_: ArmRecord, beside: Beside, budgets: Budgets) -> float | None:
+    found = _meant(beside, budgets)
+    rate = found[0].generated_tokens_s if len(found) == 1 else None
+    return None if rate is None else rate.mean
 
 
 def _number(value: Any) -> float | None:
@@ -177,26 +214,30 @@ def _number(value: Any) -> float | None:
 
 
 _FIGURES = {
-    "latency_p50": _Figure("latency", "s", False, True, _percentile(0.5)),
-    "latency_p95": _Figure("latency", "s", False, True, _percentile(0.95)),
-    "latency_p99": _Figure("latency", "s", False, True, _percentile(0.99)),
+    **{f"latency_p{p}": _Figure("latency", "s", False, True, _percentile(p / 100)) for p in PERCENTILES},
+    **{f"ttft_p{p}": _Figure(FIRST_TOKEN, "s", False, True, _served_time("ttft_s", p)) for p in PERCENTILES},
+    **{f"itl_p{p}": _Figure(NEXT_TOKEN, "s", False, True, _served_time("itl_s", p)) for p in PERCENTILES},
+    "generated": _Figure(GENERATED, "tokens/s", True, True, _generated_rate),
     "throughput": _Figure("throughput", "tokens/s", True, True, _throughput),
     "capacity": _Figure("capacity", "tokens/GiB", True, False, _capacity),
     "cost": _Figure("cost", "per million tokens", False, True, _cost),
 }
-_SUFFIXES = {"latency": "_s", "throughput": "_tokens_s", "capacity": "_tokens_per_gib", "cost": "_per_million_tokens"}
+_SUFFIXES = {"s": "_s", "tokens/s": "_tokens_s", "tokens/GiB": "_tokens_per_gib"}
+_SUFFIXES |= {"per million tokens": "_per_million_tokens"}
 
 
 def _budgets(
-    baseline: ArmRecord, candidate: ArmRecord, seconds: tuple[Sequence[float], Sequence[float]], budgets: Budgets
+    baseline: ArmRecord, candidate: ArmRecord, beside: tuple[Beside, Beside], budgets: Budgets
 ) -> tuple[LimitResult, ...]:
     found = []
     for name, figure in _FIGURES.items():
-        ours, theirs = figure.read(baseline, seconds[0]), figure.read(candidate, seconds[1])
-        for key, ratio in ((name + _SUFFIXES[figure.what], False), (f"{name}_ratio", True)):
+        ours = figure.read(baseline, beside[0], budgets)
+        theirs = figure.read(candidate, beside[1], budgets)
+        for key, ratio in ((name + _SUFFIXES[figure.unit], False), (f"{name}_ratio", True)):
             limit = getattr(budgets, key)
             if limit is not None:
-                found.append(_budget(key, figure, limit, ratio, (ours, theirs), (baseline, candidate), budgets.device))
+                arms = baseline, candidate
+                found.append(_budget(key, figure, limit, ratio, (ours, theirs), arms, beside, budgets))
     return tuple(found)
 
 
@@ -207,7 +248,8 @@ def _budget(
     ratio: bool,
     figures: tuple[float | None, float | None],
     arms: tuple[ArmRecord, ArmRecord],
-    wanted: str | None,
+    beside: tuple[Beside, Beside],
+    budgets: Budgets,
 ) -> LimitResult:
     devices = [str(arm.details.get("device", "")) for arm in arms]
     device = devices[1] if figure.on_device else ""
@@ -219,7 +261,7 @@ def _budget(
         "unit": "ratio" if ratio else figure.unit,
         "device": device,
     }
-    problem = _no_evidence(figure, ratio, figures, arms, devices, wanted)
+    problem = _no_evidence(figure, ratio, figures, arms, beside, devices, budgets)
     ours, theirs = figures
     if problem is not None or theirs is None:
         return LimitResult(**shown, word="INVALID", reason=f"budget {key}: {problem}")
@@ -243,13 +285,15 @@ def _no_evidence(
     ratio: bool,
     figures: tuple[float | None, float | None],
     arms: tuple[ArmRecord, ArmRecord],
+    beside: tuple[Beside, Beside],
     devices: Sequence[str],
-    wanted: str | None,
+    budgets: Budgets,
 ) -> str | None:
     """Why a figure cannot be held against its limit; None when it can."""
-    for arm, value in zip(arms if ratio else arms[1:], figures if ratio else figures[1:], strict=True):
+    wanted = budgets.device
+    for arm, value, known in list(zip(arms, figures, beside, strict=True))[0 if ratio else 1 :]:
         if value is None:
-            return f"no measurement of {figure.what} is stored for {arm.address}"
+            return _missing(figure, arm, len(_meant(known, budgets)))
     if not figure.on_device:
         return None
     if not devices[1]:
@@ -259,3 +303,13 @@ def _no_evidence(
     if ratio and devices[0] != devices[1]:
         return f"unequal device classes ({devices[0] or 'unknown'} and {devices[1]})"
     return None
+
+
+def _missing(figure: _Figure, arm: ArmRecord, found: int) -> str:
+    """Why there is no figure."""
+    if figure.what in SERVED and found > 1:
+        return (
+            f"{figure.what} of {arm.address} was measured in {found} cells; name one with prompt_tokens and concurrency"
+        )
+    remedy = "; `evalsvc bench-serve` measures it" if figure.what in SERVED[:3] else ""
+    return f"no measurement of {figure.what} is stored for {arm.address}{remedy}"

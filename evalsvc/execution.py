@@ -12,7 +12,7 @@ from evalsvc.decision import Stop
 from evalsvc.divergence import along_answers, paths_of
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
-from evalsvc.experiment import Experiment, experiment_hash, load_experiment, model_path
+from evalsvc.experiment import ArmConfig, Experiment, experiment_hash, load_experiment, model_path
 from evalsvc.looking import complete_looks, find_stop
 from evalsvc.ordering import plan_looks
 from evalsvc.parallel import Reporter, run_parallel
@@ -258,27 +258,32 @@ def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
     return facts
 
 
+def arm_specs(arms: Mapping[str, ArmConfig], base_dir: Path) -> dict[str, Any]:
+    """What arms ask of the engine, by name; their files are beside the experiment."""
+    from evalsvc.engine.arm import ArmSpec
+
+    return {
+        name: ArmSpec(
+            arm.parsed,
+            None if arm.calibration is None else base_dir / arm.calibration,
+            dict(arm.inject),
+            None if arm.scales is None else base_dir / arm.scales,
+        )
+        for name, arm in arms.items()
+    }
+
+
 def _target(prepared: Prepared, batch: int, names: Collection[str]):
     try:
-        from evalsvc.engine.arm import ArmSpec
         from evalsvc.targets.embedded import EmbeddedTarget
     except ModuleNotFoundError as error:
         raise CapabilityError(f"{error.name} is not installed; a run needs `pip install 'evalsvc[engine]'`") from error
 
     experiment, cache = prepared.experiment, cache_dir()
-    specs = {
-        name: ArmSpec(
-            arm.parsed,
-            None if arm.calibration is None else prepared.base_dir / arm.calibration,
-            dict(arm.inject),
-            None if arm.scales is None else prepared.base_dir / arm.scales,
-        )
-        for name, arm in experiment.arms.items()
-        if name in names
-    }
+    wanted = {name: arm for name, arm in experiment.arms.items() if name in names}
     return EmbeddedTarget(
         model_path(experiment, prepared.base_dir, cache),
-        specs,
+        arm_specs(wanted, prepared.base_dir),
         threads=experiment.threads,
         batch=batch,
         kv_tokens=experiment.kv_tokens,

@@ -140,23 +140,28 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def model_path(experiment: Experiment, base_dir: Path, cache: Path) -> Path | str:
+    """As `find_model`, of an experiment's model."""
+    return find_model(experiment.model, base_dir, cache)
+
+
+def find_model(model: str, base_dir: Path, cache: Path) -> Path | str:
     """Where the model is, or its hub id; the small model is decoded into the cache on first use.
 
     Raises:
         ConfigError: No such directory or file, and no hub id.
         EngineError: The small model's package is missing or altered.
     """
-    if experiment.model == SMALL_MODEL:
+    if model == SMALL_MODEL:
         from evalsvc.engine.checkpoint.small_model import prepare
 
         return prepare(cache)
-    path = base_dir / Path(experiment.model).expanduser()
+    path = base_dir / Path(model).expanduser()
     if path.exists():
         return path
     from evalsvc.engine.checkpoint.hub import is_hub_id
 
-    if is_hub_id(experiment.model):
-        return experiment.model
+    if is_hub_id(model):
+        return model
     message = f"model {path}: no such directory or .gguf file; give one, a hub id or `{SMALL_MODEL}`"
     raise ConfigError(message)
 

@@ -114,8 +114,7 @@ def decide_gate(
     verdicts = {
         claim.key: verdict_row(claim, rows, seen, worst, bool(faults)) for claim in claims if claim.margin is not None
     }
-    seconds = (beside[0].seconds, beside[1].seconds)
-    limits = () if same_arm or not pairs else check_limits(baseline, candidate, seconds, counted, policy)
+    limits = () if same_arm or not pairs else check_limits(baseline, candidate, beside, counted, policy)
     outcome = with_limits(release(verdicts, seen, worst, policy, faults, same_arm), limits)
     found = signals(counted, *choices)
     verified = pairing_verified(pairs)

@@ -113,6 +113,8 @@ class MoreSampling(Rule):
 
 
 _Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1)]
+_NO_LIMITS = ("device", "prompt_tokens", "concurrency")
 
 
 class Budgets(Rule):
@@ -120,6 +122,23 @@ class Budgets(Rule):
 
     Attributes:
         device: Device type (`cpu`, `cuda`) that the candidate has to have run on.
+        prompt_tokens: With `concurrency` the cell of `evalsvc bench-serve` that the limits of serving are about; not
+            needed where one was measured.
+        concurrency: As `prompt_tokens`.
+        ttft_p50_s: Most seconds to the first token of half of the requests of that cell.
+        ttft_p95_s: The same of 95 % of them.
+        ttft_p99_s: The same of 99 % of them.
+        ttft_p50_ratio: Most of the candidate's figure over the baseline's.
+        ttft_p95_ratio: As `ttft_p50_ratio`.
+        ttft_p99_ratio: As `ttft_p50_ratio`.
+        itl_p50_s: Most seconds between two tokens in half of the gaps of that cell.
+        itl_p95_s: The same of 95 % of them.
+        itl_p99_s: The same of 99 % of them.
+        itl_p50_ratio: As `ttft_p50_ratio`.
+        itl_p95_ratio: As `ttft_p50_ratio`.
+        itl_p99_ratio: As `ttft_p50_ratio`.
+        generated_tokens_s: Least generated tokens a second of that cell.
+        generated_ratio: Least of the candidate's figure over the baseline's.
         latency_p50_s: Most seconds of work (waiting in a queue left out) of half of the samples.
         latency_p95_s: The same of 95 % of them.
         latency_p99_s: The same of 99 % of them.
@@ -130,11 +149,27 @@ class Budgets(Rule):
         throughput_ratio: Least of the candidate's figure over the baseline's.
         capacity_tokens_per_gib: Least tokens whose keys and values the decode stage holds in a GiB.
         capacity_ratio: As `throughput_ratio`.
-        cost_per_million_tokens: Most of what the arm's details say of its cost.
+        cost_per_million_tokens: Most of what the arm's details say of its cost, else of what was measured at a price.
         cost_ratio: As `latency_p50_ratio`.
     """
 
     device: Name | None = None
+    prompt_tokens: _Count | None = None
+    concurrency: _Count | None = None
+    ttft_p50_s: _Figure | None = None
+    ttft_p95_s: _Figure | None = None
+    ttft_p99_s: _Figure | None = None
+    ttft_p50_ratio: _Figure | None = None
+    ttft_p95_ratio: _Figure | None = None
+    ttft_p99_ratio: _Figure | None = None
+    itl_p50_s: _Figure | None = None
+    itl_p95_s: _Figure | None = None
+    itl_p99_s: _Figure | None = None
+    itl_p50_ratio: _Figure | None = None
+    itl_p95_ratio: _Figure | None = None
+    itl_p99_ratio: _Figure | None = None
+    generated_tokens_s: _Figure | None = None
+    generated_ratio: _Figure | None = None
     latency_p50_s: _Figure | None = None
     latency_p95_s: _Figure | None = None
     latency_p99_s: _Figure | None = None
@@ -150,12 +185,14 @@ class Budgets(Rule):
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> "Budgets":
-        if all(value is None for name, value in self if name != "device"):
+        if all(value is None for name, value in self if name not in _NO_LIMITS):
             raise ValueError("names no limit")
-        for lower, higher in (("p50", "p95"), ("p95", "p99"), ("p50", "p99")):
-            ours, theirs = (getattr(self, f"latency_{name}_s") for name in (lower, higher))
-            if ours is not None and theirs is not None and ours > theirs:
-                raise Misplaced(
-                    f"{ours:g} is above latency_{higher}_s {theirs:g}, which it can never reach", f"latency_{lower}_s"
-                )
+        for what in ("latency", "ttft", "itl"):
+            for lower, higher in (("p50", "p95"), ("p95", "p99"), ("p50", "p99")):
+                ours, theirs = (getattr(self, f"{what}_{name}_s") for name in (lower, higher))
+                if ours is not None and theirs is not None and ours > theirs:
+                    raise Misplaced(
+                        f"{ours:g} is above {what}_{higher}_s {theirs:g}, which it can never reach",
+                        f"{what}_{lower}_s",
+                    )
         return self

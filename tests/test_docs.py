@@ -35,7 +35,7 @@ def section(title: str) -> str:
 
 
 def test_every_command_stands_in_the_readme_and_every_one_there_exists() -> None:
-    named = set(re.findall(r"evalsvc ([a-z]+)\b(?! run `)", README))
+    named = set(re.findall(r"evalsvc ([a-z]+(?:-[a-z]+)*)\b(?! run `)", README))
     assert set(COMMANDS) - {"model"} <= named
     assert named & set(COMMANDS) >= {"run", "gate", "compare", "verdict", "ls", "show", "dashboard"}
 

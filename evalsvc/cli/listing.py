@@ -11,6 +11,7 @@ from rich.text import Text
 
 from evalsvc.calling import CallFigures
 from evalsvc.cli.common import one_line
+from evalsvc.serving.figures import CellFigures
 from evalsvc.store.rates import FailureRates
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, RunRecord
 
@@ -65,6 +66,7 @@ def render_arm(
     totals: ArmTotals,
     failures: Mapping[str, FailureRates] | None = None,
     calls: Mapping[str, CallFigures] | None = None,
+    serving: Sequence[CellFigures] = (),
 ) -> RenderableType:
     """What an arm is, what it answered and how that failed, and what was measured of it."""
     facts = _table("arm", arm.address)
@@ -93,6 +95,8 @@ def render_arm(
         parts += [Text(""), _failures_table(failures)]
     if calls:
         parts += [Text(""), _calls_table(calls)]
+    if serving:
+        parts += [Text(""), Text(f"served on {serving[0].device}; times are medians"), _serving_table(serving)]
     if arm.probe:
         parts += [Text(""), _probe_table(arm.probe)]
     if arm.proof:
@@ -128,6 +132,19 @@ def _calls_table(calls: Mapping[str, CallFigures]) -> Table:
         shares = (found.schema_accuracy, found.expected.f1, found.reference and found.reference.f1)
         cells = ("-" if share is None else f"{100 * share:.1f} %" for share in shares)
         _add(table, suite, f"{found.answers:,}", f"{found.triggered:,}", *cells)
+    return table
+
+
+def _serving_table(serving: Sequence[CellFigures]) -> Table:
+    """Speed, throughput and cost of each measured cell."""
+    columns = ("first token", "next token", "prompt/s", "generated/s", "cost of a million")
+    table = _table("prompt x at once", *columns)
+    for cell in serving:
+        seconds = (cell.times.get(name, {}).get(50) for name in ("ttft_s", "itl_s"))
+        rates = cell.prompt_tokens_s, cell.generated_tokens_s, cell.cost_per_million_tokens
+        cells = [s and f"{1000 * s.mean:,.1f} ms" for s in seconds] + [r and f"{r.mean:,.1f}" for r in rates]
+        said = [c or "-" for c in cells] if cell.status == "measured" else [cell.message, *(None for _ in columns[1:])]
+        _add(table, f"{cell.prompt_tokens} x {cell.concurrency}", *said)
     return table
 
 

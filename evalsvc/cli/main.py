@@ -16,7 +16,7 @@ from evalsvc.errors import EXIT_ERROR, EvalsvcError
 
 INTERRUPTED = 130
 _UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which newer typer versions carry inside
-# order of the help page; each module has a function of its name (with `_` after a word of Python's own)
+# order of the help page; each module has a function of its name (`_` follows a word of Python's own, or is its hyphen)
 COMMANDS = (
     "run",
     "import",
@@ -31,6 +31,7 @@ COMMANDS = (
     "noise",
     "joint",
     "history",
+    "bench-serve",
     "ls",
     "show",
     "baseline",
@@ -59,7 +60,7 @@ def build_app() -> typer.Typer:
         pass
 
     for name in COMMANDS:
-        named = f"{name}_" if iskeyword(name) else name
+        named = f"{name}_" if iskeyword(name) else name.replace("-", "_")
         if find_spec(f"evalsvc.cli.{named}") is None:
             continue
         module = import_module(f"evalsvc.cli.{named}")

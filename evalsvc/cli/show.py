@@ -18,7 +18,9 @@ def show(
     from evalsvc.calling import call_figures
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.listing import calls_document, render_arm, render_run
+    from evalsvc.serving.figures import served
     from evalsvc.store import queries
+    from evalsvc.store.measurements import measurements
     from evalsvc.store.rates import failure_rates
     from evalsvc.store.session import open_store
 
@@ -37,8 +39,10 @@ def show(
             calls = call_figures(store, arm, baseline)
             document = {"schema": "evalsvc.show/1", "arm": fields, "totals": asdict(totals)}
             document |= {"failures": {suite: asdict(rates) for suite, rates in failures.items()}}
+            serving = measurements(store, [arm.fingerprint])
+            document |= {"serving": [asdict(cell) for cell in served(serving)]}
             document |= {"calls": {suite: calls_document(found) for suite, found in calls.items()}}
-            table = render_arm(arm, totals, failures, calls)
+            table = render_arm(arm, totals, failures, calls, served(serving))
     if json:
         print_json(document)
     else:

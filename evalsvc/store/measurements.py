@@ -1,7 +1,7 @@
 """Figures of serving: stored one cell and repeat at a time, so that a killed measurement goes on where it was."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, fields
 
 from sqlalchemy import inspect, select
@@ -49,9 +49,3 @@ def measurements(store: Store, fingerprints: Collection[str] | None = None) -> l
         if not inspect(session.connection()).has_table(MeasurementRow.__tablename__):
             return []
         return [Measurement(**{name: getattr(row, name) for name in names}) for row in session.scalars(query)]
-
-
-def latest(found: Sequence[Measurement]) -> list[Measurement]:
-    """Of several settings under which one arm was measured those of its newest figure."""
-    newest = {m.fingerprint: m.settings_hash for m in found if m.kind != "price"}
-    return [m for m in found if newest.get(m.fingerprint) == m.settings_hash]

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
 from evalsvc.modes import ANY, PREFIX, filled, without
+from evalsvc.store.measurements import measurements
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
@@ -199,7 +200,11 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
 
 def beside(store: Store, arm: ArmRecord) -> Beside:
     """What is read of an arm beside right and wrong."""
-    return Beside(choices=choices(store, arm), seconds=seconds_of_work(store, arm))
+    return Beside(
+        choices=choices(store, arm),
+        seconds=seconds_of_work(store, arm),
+        serving=measurements(store, [arm.fingerprint]),
+    )
 
 
 def seconds_of_work(store: Store, arm: ArmRecord) -> list[float]:

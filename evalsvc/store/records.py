@@ -158,16 +158,49 @@ class Choices:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One figure of serving; fields as in `schema.MeasurementRow`.
+
+    Attributes:
+        figures: Of `serving`: `ttft_s`, `itl_s` and `e2e_s` (lists, seconds, one entry a request or a gap between
+            tokens), `prompt_tokens`, `generated_tokens` and `wall_s` of the whole repeat. Of `capacity`: by stage
+            `weights_bytes`, `other_bytes`, `kv_bytes_per_token` and `pool_tokens`. Of `price`: `per_hour`.
+    """
+
+    fingerprint: str
+    arm: str
+    plan: str
+    device: str
+    settings_hash: str
+    settings: dict[str, Any]
+    kind: str
+    prompt_tokens: int = 0
+    concurrency: int = 0
+    repeat: int = 0
+    status: str = "measured"
+    message: str | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    created_at: str = ""
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Prompt tokens and concurrency."""
+        return self.prompt_tokens, self.concurrency
+
+
+@dataclass(frozen=True, kw_only=True)
 class Beside:
     """What is read of an arm beside right and wrong.
 
     Attributes:
         choices: By sample.
         seconds: Of work on each scored sample.
+        serving: What `evalsvc bench-serve` measured of the arm.
     """
 
     choices: Mapping[int, Choices] = field(default_factory=dict)
     seconds: Sequence[float] = ()
+    serving: Sequence[Measurement] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,34 +320,3 @@ class ArmTotals:
     prompt_tokens: int | None
     answer_tokens: int | None
     seconds: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One figure of serving; fields as in `schema.MeasurementRow`.
-
-    Attributes:
-        figures: Of `serving`: `ttft_s`, `itl_s` and `e2e_s` (lists, seconds, one entry a request or a gap between
-            tokens), `prompt_tokens`, `generated_tokens` and `wall_s` of the whole repeat. Of `capacity`: by stage
-            `weights_bytes`, `other_bytes`, `kv_bytes_per_token` and `pool_tokens`. Of `price`: `per_hour`.
-    """
-
-    fingerprint: str
-    arm: str
-    plan: str
-    device: str
-    settings_hash: str
-    settings: dict[str, Any]
-    kind: str
-    prompt_tokens: int = 0
-    concurrency: int = 0
-    repeat: int = 0
-    status: str = "measured"
-    message: str | None = None
-    figures: dict[str, Any] = field(default_factory=dict)
-    created_at: str = ""
-
-    @property
-    def cell(self) -> tuple[int, int]:
-        """Prompt tokens and concurrency."""
-        return self.prompt_tokens, self.concurrency

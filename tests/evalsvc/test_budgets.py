@@ -8,7 +8,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy, load_policy
 from evalsvc.reports import to_junit, to_markdown
-from evalsvc.store.records import ArmRecord, Beside, Pair, Side
+from evalsvc.store.records import ArmRecord, Beside, Measurement, Pair, Side
 
 BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
 
@@ -177,6 +177,75 @@ def test_what_nobody_measured_is_refused_by_name(budgets, candidate, beside, say
     assert {r.verdict for r in decision.rows if r.scope != "family"} == {"PASS"}
 
 
+def measured(name, ttft, wall, concurrency=4, **fields):
+    """A cell of serving: 10 answers of 8 tokens after prompts of 32."""
+    blank = {
+        "fingerprint": name,
+        "arm": name,
+        "plan": "p",
+        "device": "cpu:AVX512",
+        "settings_hash": "s",
+        "settings": {},
+    }
+    figures = {"ttft_s": [ttft] * 10, "itl_s": [ttft / 10] * 70, "e2e_s": [2 * ttft] * 10}
+    figures |= {"prompt_tokens": 320, "generated_tokens": 80, "wall_s": wall}
+    cell = {"kind": "serving", "prompt_tokens": 32, "concurrency": concurrency, "figures": figures}
+    return Measurement(**{**blank, **cell, **fields})
+
+
+def priced(name, per_hour):
+    return measured(name, 0, 0, 0, kind="price", prompt_tokens=0, settings_hash="", figures={"per_hour": per_hour})
+
+
+SERVED = (
+    Beside(serving=[measured("base", 0.5, 2.0), priced("base", 3.6)]),
+    Beside(serving=[measured("kv8", 0.25, 1.0), measured("kv8", 1.0, 1.0, 8), priced("kv8", 3.6)]),
+)
+CELL = {"prompt_tokens": 32, "concurrency": 4}
+
+
+@pytest.mark.parametrize(
+    ("budgets", "kept", "says"),
+    [
+        ({"ttft_p95_s": 0.3}, True, "0.25 s on cpu:AVX512 (baseline 0.5), at most 0.3"),
+        ({"ttft_p50_ratio": 0.4}, False, "0.5 of the baseline's on cpu:AVX512, at most 0.4"),
+        ({"itl_p99_s": 0.02}, False, "0.025 s on cpu:AVX512 (baseline 0.05), at most 0.02"),
+        ({"generated_tokens_s": 80.0}, True, "80 tokens/s on cpu:AVX512 (baseline 40), at least 80"),
+        ({"generated_ratio": 2.1}, False, "2 of the baseline's on cpu:AVX512, at least 2.1"),
+        ({"cost_per_million_tokens": 2.6}, True, "2.5 per million tokens on cpu:AVX512 (baseline 5), at most 2.6"),
+    ],
+)
+def test_budgets_of_serving_are_held_against_the_cell_that_they_name(budgets, kept, says):
+    decision = decide(beside=SERVED, budgets={**CELL, **budgets})
+    assert says in decision.limits[0].reason and decision.verdict == ("PASS" if kept else "REGRESSED")
+
+
+@pytest.mark.parametrize(
+    ("budgets", "says"),
+    [
+        ({"ttft_p95_s": 9.0}, "of 1:kv8 was measured in 2 cells; name one with prompt_tokens and concurrency"),
+        (
+            {"ttft_p95_s": 9.0, "concurrency": 16},
+            "no measurement of time to first token is stored for 1:kv8; `evalsvc ",
+        ),
+        ({"generated_ratio": 0.1, "concurrency": 8}, "no measurement of generated tokens is stored for 1:base"),
+    ],
+)
+def test_a_cell_that_is_not_the_one_is_refused_by_name(budgets, says):
+    decision = decide(beside=SERVED, budgets=budgets)
+    assert decision.verdict == "INVALID" and says in decision.sentence
+
+
+def test_capacity_without_a_proof_comes_from_what_was_measured():
+    stage = {"weights_bytes": 1, "other_bytes": 1, "kv_bytes_per_token": 2**19, "pool_tokens": None}
+    known = {"settings": {"memory_bytes": 2**30}, "kind": "capacity", "figures": {"prefill": stage, "decode": stage}}
+    beside = Beside(serving=[measured("kv8", 0, 0, 0, **known)])
+    decision = decide(
+        candidate=replace(KV8, proof=None), beside=(Beside(), beside), budgets={"capacity_tokens_per_gib": 2000.0}
+    )
+    assert decision.limits[0].candidate == 2048
+
+
 def test_an_absolute_budget_of_another_device_shows_no_figure_of_the_baseline():
     decision = decide(candidate=GPU, budgets={"latency_p95_s": 9.0, "device": "cuda"})
     assert decision.verdict == "PASS" and decision.limits[0].baseline is None
@@ -216,6 +285,9 @@ REFUSED = {
     "  device: cuda\n": ":2: 'budgets': names no limit",
     "  latency: 1\n": ":3: unknown key 'budgets.latency'",
     "  latency_p95_s: 1\n  latency_p50_s: 2\n": ":4: 'budgets.latency_p50_s': 2 is above latency_p95_s 1",
+    "  ttft_p95_s: 1\n  ttft_p50_s: 2\n": ":4: 'budgets.ttft_p50_s': 2 is above ttft_p95_s 1",
+    "  concurrency: 4\n  prompt_tokens: 32\n": ":2: 'budgets': names no limit",
+    "  concurrency: 0\n": ":3: 'budgets.concurrency'",
     "": ":2: 'budgets': has no value",
 }
 OTHERS = {

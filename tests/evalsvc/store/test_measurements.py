@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from evalsvc.errors import StoreError
-from evalsvc.store.measurements import latest, measurements, save
+from evalsvc.serving.figures import latest
+from evalsvc.store.measurements import measurements, save
 from evalsvc.store.records import Measurement
 from evalsvc.store.session import open_store
 
