@@ -114,7 +114,7 @@ def _cell(group: Sequence[Measurement], price: float | None) -> CellFigures:
     if not measured:
         return CellFigures(**known, status=group[-1].status, message=group[-1].message, times={})
     prompt, generated = ([f[key] / f["wall_s"] for f in measured] for key in ("prompt_tokens", "generated_tokens"))
-    costs: dict[str, Estimate] = {}
+    costs: dict[str, Any] = {}
     if price is not None:
         both = [a + b for a, b in zip(prompt, generated, strict=True)]
         costs["cost_per_million_tokens"] = Estimate.of([cost_per_million(price, rate) for rate in both])
