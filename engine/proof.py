@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .kv.pool import PAGE, KVPool, Scales
-from .linear import stored_as
+from .matrix import stored_as
 from .precision import KVFormat, PrecisionPlan, WeightFormat
 from .stage import Stage, Work
 
@@ -26,13 +26,13 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
         stage: Whose tensors are counted.
         work: What the stage computed for this arm.
     """
-    linears = stage.weights.linears.values()
+    linears = stage.weights.matrices().values()
     packed = [t for layer in linears for t in layer.packed_tensors()]
     elements = sum(layer.weight.numel() for layer in linears)
     pool, scales = stage.pool, _fixed_scales(stage.pool)
     return {
         "weights": {
-            "linears": len(stage.weights.linears),
+            "linears": len(linears),
             "linears_by_format": _formats(stage),
             "elements": elements,
             "code_dtypes": dict(Counter(_dtype(layer.packed_tensors()[0]) for layer in linears)),
@@ -120,7 +120,7 @@ def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dic
 
 def _formats(stage: Stage) -> dict[str, int]:
     """How many linears are held in each format, lm_head included, as their tensors tell it."""
-    held = Counter(layer.stored for layer in stage.weights.linears.values())
+    held = Counter(matrix.stored for matrix in stage.weights.matrices().values())
     held.update(stored_as(m.weight.dtype) for m in stage.weights.model.modules() if isinstance(m, nn.Linear))
     return dict(held)
 

@@ -18,6 +18,7 @@ from evalsvc.errors import EngineError
 from .checkpoint.base import Checkpoint
 from .layout import layout_of
 from .linear import PlanLinear
+from .matrix import PlanMatrix
 from .model import empty_model
 from .precision import WeightFormat
 from .rope import fill_buffers
@@ -136,6 +137,10 @@ class WeightSet:
     def _set(self, name: str, tensor: Tensor) -> None:
         owner, _, leaf = name.rpartition(".")
         setattr(self.model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+
+    def matrices(self) -> dict[str, PlanMatrix]:
+        """What is packed in the format, by name."""
+        return {name: layer.matrix for name, layer in self.linears.items()}
 
     def shared_tensors(self) -> list[Tensor]:
         """Embeddings, norms and an lm_head that is not packed, each once."""

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from evalsvc.engine import linear as linear_module
+from evalsvc.engine import matrix as matrix_module
 from evalsvc.engine.linear import PlanLinear
 from evalsvc.engine.precision import WeightFormat
 from evalsvc.kernels.dispatch import counting
@@ -37,7 +37,11 @@ def test_the_product_equals_float64_over_the_packed_form(case, name):
     fmt = FORMATS[name]
     layer = PlanLinear(weight, bias, fmt, name)
     given = x if name == "fp32" else x.bfloat16()
-    w = layer.packed.double() if isinstance(layer.packed, torch.Tensor) else layer.packed.dequantize().double()
+    w = (
+        layer.matrix.packed.double()
+        if isinstance(layer.matrix.packed, torch.Tensor)
+        else layer.matrix.packed.dequantize().double()
+    )
     exact_x = given.double()
     if name == "w8a8":
         scale = absmax_scale(given, dim=-1)
@@ -79,8 +83,8 @@ def test_w8a8_quantizes_activations_and_w8a16_does_not(case):
 @pytest.mark.parametrize("name", ["w8a16", "int4 sym", "int4 asym"])
 def test_the_copy_that_the_product_reads_is_what_the_packed_form_decodes_to(case, name):
     layer = PlanLinear(case[0], None, FORMATS[name], name)
-    assert not isinstance(layer.packed, torch.Tensor)
-    assert torch.equal(layer.weight, layer.packed.dequantize().bfloat16())
+    assert not isinstance(layer.matrix.packed, torch.Tensor)
+    assert torch.equal(layer.weight, layer.matrix.packed.dequantize().bfloat16())
 
 
 def test_each_row_has_the_bits_that_it_has_in_any_company_of_two_and_more(case):
@@ -106,7 +110,7 @@ def test_the_form_that_ran_is_counted(case, name, kernel):
 
 def test_a_quantizer_that_does_nothing_would_be_caught(case, monkeypatch):
     """The tests above must fail when a format falls back to bf16 in silence."""
-    monkeypatch.setattr(linear_module, "quantize", lambda weight, fmt, name: weight.bfloat16())
+    monkeypatch.setattr(matrix_module, "quantize", lambda weight, fmt, name: weight.bfloat16())
     with pytest.raises(AssertionError):
         test_a_quantized_product_is_not_the_original_one(case, "int4 sym")
     with pytest.raises(AssertionError):

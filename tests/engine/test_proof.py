@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from evalsvc.engine import linear as linear_module
+from evalsvc.engine import matrix as matrix_module
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv import pool as pool_module
@@ -102,7 +102,7 @@ def test_a_head_in_another_form_than_asked_is_a_mismatch(serve, monkeypatch, kep
     if kept:
         head = weights.linears.pop("lm_head")
         weights.model.lm_head = torch.nn.Linear(64, 288, bias=False, dtype=torch.bfloat16)
-        assert head.stored == "int4:g32:sym"
+        assert head.matrix.stored == "int4:g32:sym"
     else:
         weights.linears["lm_head"] = PlanLinear(weights.model.lm_head.weight, None, weights.fmt, "lm_head")
         weights.model.lm_head = weights.linears["lm_head"]
@@ -130,7 +130,7 @@ def test_a_scale_of_another_shape_than_the_plan_says_is_a_mismatch(serve_given):
 
 @pytest.mark.parametrize("plan", ["w=fp8", "w=fp8:w8a16", "w=int4:g32"])
 def test_weights_that_fall_back_to_bf16_are_a_mismatch(serve, monkeypatch, plan):
-    monkeypatch.setattr(linear_module, "quantize", lambda weight, fmt, name: weight.bfloat16())
+    monkeypatch.setattr(matrix_module, "quantize", lambda weight, fmt, name: weight.bfloat16())
     found = answered(serve("llama", plan))["mismatches"]
     assert any("weights are held as {'bfloat16': 14}" in m for m in found)
     assert any("16.0 bits" in m for m in found)
@@ -141,7 +141,7 @@ def test_a_product_of_the_wrong_kind_is_a_mismatch(serve, monkeypatch):
 
     engine = serve("llama", "w=fp8")
     for layer in engine.arm().prefill.weights.linears.values():
-        monkeypatch.setattr(layer, "fmt", WeightFormat("fp8", "w8a16"))
+        monkeypatch.setattr(layer.matrix, "fmt", WeightFormat("fp8", "w8a16"))
     assert any("products ran" in m for m in answered(engine)["mismatches"])
 
 
@@ -190,7 +190,7 @@ def test_batches_of_another_order_have_another_hash(serve):
 
 def test_a_product_that_reads_something_else_than_what_is_packed_is_seen(serve):
     engine = serve("llama", "w=int4:g32:sym")
-    layer = next(iter(engine.arm().decode.weights.linears.values()))
+    layer = next(iter(engine.arm().decode.weights.matrices().values()))
     assert layer.reads_what_is_packed()
     layer.weight = layer.weight * 1.01
     assert any("read what is packed" in problem for problem in engine.proof()["mismatches"])

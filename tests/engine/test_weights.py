@@ -67,7 +67,7 @@ def test_every_linear_is_the_files_tensor_in_the_format_and_the_rest_is_rounded_
     for name, layer in held.linears.items():
         packed = quantize(files[f"{name}.weight"], held.fmt, name)
         expected = [packed] if isinstance(packed, Tensor) else packed.tensors()
-        for mine, theirs in zip(layer.packed_tensors(), expected, strict=True):
+        for mine, theirs in zip(layer.matrix.packed_tensors(), expected, strict=True):
             assert mine.dtype == theirs.dtype and torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
         bias = files.get(f"{name}.bias")
         assert (layer.bias is None) == (bias is None)
@@ -111,7 +111,7 @@ def test_a_head_that_is_asked_is_packed_and_the_embedding_stays(tiny, name, plan
     source = files[HEAD] if HEAD in files else files[EMBEDDING].bfloat16()
     packed = quantize(source, held.fmt, "lm_head")
     assert not isinstance(packed, Tensor)
-    for mine, theirs in zip(held.linears["lm_head"].packed_tensors(), packed.tensors(), strict=True):
+    for mine, theirs in zip(held.linears["lm_head"].matrix.packed_tensors(), packed.tensors(), strict=True):
         assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
     left = parameters(held)
     assert HEAD not in left and torch.equal(left[EMBEDDING], files[EMBEDDING].bfloat16())
@@ -123,7 +123,7 @@ def test_logits_come_from_the_packed_head(tiny, ids, plan):
     """The bits of the same linears under a bf16 head that holds what the packed one decodes to."""
     plain, quantized = (Engine.load(tiny("llama"), p, kv_tokens=64) for p in (plan, f"{plan}:lm_head"))
     before, after = plain.logits(ids(20)), quantized.logits(ids(20))
-    head = quantized.arm().prefill.weights.linears["lm_head"].packed
+    head = quantized.arm().prefill.weights.linears["lm_head"].matrix.packed
     assert not isinstance(head, Tensor)
     model = plain.arm().prefill.weights.model
     model.get_submodule("lm_head").weight = torch.nn.Parameter(head.dequantize().bfloat16(), requires_grad=False)
@@ -138,7 +138,9 @@ def test_formats_of_one_compute_type_share_embeddings_norms_and_head_and_no_line
     assert set(mine) == set(theirs) == set(apart) and {HEAD, EMBEDDING, "model.norm.weight"} <= set(mine)
     for name in mine:
         assert mine[name].data_ptr() == theirs[name].data_ptr() != apart[name].data_ptr(), name
-    pointers = [{t.data_ptr() for t in held.linears[n].packed_tensors()} for held in (one, other) for n in one.linears]
+    pointers = [
+        {t.data_ptr() for t in held.linears[n].matrix.packed_tensors()} for held in (one, other) for n in one.linears
+    ]
     assert len(set().union(*pointers)) == sum(map(len, pointers))
 
 
@@ -184,7 +186,7 @@ def test_an_lm_head_that_is_asked_for_is_packed_and_the_embedding_stays(tiny, na
     source = files[HEAD] if name == "llama" else files[EMBEDDING].bfloat16()  # a tied head is the bf16 embedding
     expected = quantize(source, held.fmt, "lm_head")
     assert not isinstance(expected, Tensor)
-    for mine, theirs in zip(head.packed_tensors(), expected.tensors(), strict=True):
+    for mine, theirs in zip(head.matrix.packed_tensors(), expected.tensors(), strict=True):
         assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
     assert torch.equal(parameters(held)[EMBEDDING], files[EMBEDDING].bfloat16())
     assert HEAD not in parameters(held)
@@ -240,7 +242,7 @@ WeightSet(open_checkpoint(sys.argv[3]), fmt, {})  # everything is imported and w
 print("ready", flush=True)
 sys.stdin.readline()
 held = WeightSet(checkpoint, fmt, {})
-linears = [t for layer in held.linears.values() for t in (*layer.packed_tensors(), layer.weight)]
+linears = [t for layer in held.linears.values() for t in (*layer.matrix.packed_tensors(), layer.weight)]
 unique = {t.data_ptr(): t.nbytes for t in (*linears, *held.shared_tensors())}
 print(sum(unique.values()), flush=True)
 sys.stdin.readline()
