@@ -21,7 +21,7 @@ from evalsvc.store.schema import READABLE_FROM, REVISION, Base
 from evalsvc.store.session import Location, Store, open_store, store_revision, upgrade_store
 
 REVISIONS = [path.name[:4] for path in sorted((FOLDER / "versions").glob("[0-9]*.py"))]
-LATE_TABLES = {"baselines", "turns"}  # that databases of revision 0000 may have or lack
+LATE_TABLES = {"baselines", "measurements", "turns"}  # that databases of revision 0000 may have or lack
 SERVERS = ["sqlite", "postgresql"]
 
 

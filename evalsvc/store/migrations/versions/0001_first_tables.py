@@ -138,6 +138,25 @@ _table(
     _text("created_at"),
     sa.Index("ix_baselines_name", "name"),
 )
+_table(
+    "measurements",
+    _text("fingerprint"),
+    _text("arm"),
+    _text("plan"),
+    _text("device"),
+    _text("settings_hash"),
+    _json("settings"),
+    _text("kind"),
+    _number("prompt_tokens"),
+    _number("concurrency"),
+    _number("repeat"),
+    _text("status"),
+    _text("message", null=True, type_=sa.Text),
+    _json("figures"),
+    _text("created_at"),
+    sa.UniqueConstraint("fingerprint", "settings_hash", "kind", "prompt_tokens", "concurrency", "repeat"),
+    sa.Index("ix_measurements_fingerprint", "fingerprint"),
+)
 
 
 def upgrade() -> None:
