@@ -21,7 +21,10 @@ Db = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run Python that lm-eval task files of yours name (`!function`, `class`).")
+    bool,
+    typer.Option(
+        "--allow-code", help="Run code that files of yours name: `!function` and `class` of tasks, `command`."
+    ),
 ]
 PolicyFile = Annotated[str, typer.Option("--policy", metavar="FILE", help="Policy file (YAML).")]
 

@@ -18,7 +18,7 @@ def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, 
         spec: What the experiment file says.
         base_dir: Folder that relative paths start from: the experiment file's.
         template: The model's chat template, where it is known before anything is loaded.
-        allow_code: Whether Python that a user's task files name may run.
+        allow_code: Whether Python that a user's task files name, and commands of case files, may run.
 
     Raises:
         ConfigError: A file is missing or wrong; names it and the line.
@@ -45,5 +45,5 @@ def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, 
     if spec.kind == "toolcall":
         return ToolCallSuite(spec.name, path, spec.limit, spec.levels, form=spec.format, template=template)
     if spec.kind == "prompts":
-        return PromptSuite(spec.name, path, spec.limit, spec.levels)
-    return FormatSuite(spec.name, path, spec.limit, levels=spec.levels)
+        return PromptSuite(spec.name, path, spec.limit, spec.levels, allow_code=allow_code)
+    return FormatSuite(spec.name, path, spec.limit, levels=spec.levels, allow_code=allow_code)

@@ -26,8 +26,16 @@ class PromptSuite(FormatSuite):
 
     scoring_version = f"prompts-1/{FormatSuite.scoring_version}"
 
-    def __init__(self, name: str, path: Path, limit: int | None = None, levels: Sequence[str] | None = None) -> None:
-        super().__init__(name, path, limit, OwnCase, levels)
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        limit: int | None = None,
+        levels: Sequence[str] | None = None,
+        *,
+        allow_code: bool = False,
+    ) -> None:
+        super().__init__(name, path, limit, OwnCase, levels, allow_code=allow_code)
 
     def _item(self, case: Verifiable) -> Item:
         item = super()._item(case)

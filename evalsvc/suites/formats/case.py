@@ -8,11 +8,13 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, model_validator
 
 from evalsvc.engine.requests import Answer
+from evalsvc.errors import ConfigError
 from evalsvc.suites.base import Item, Score
 from evalsvc.suites.cases import CaseSuite
 from evalsvc.suites.formats import code, documents, language, lengths, marks, tables, wording
 from evalsvc.suites.formats.base import Constraint, named
 from evalsvc.suites.formats.check import Check, errors_of
+from evalsvc.suites.formats.command import files_hash, refused_by
 from evalsvc.suites.prompts import Case, answer_text
 
 AnyConstraint: TypeAlias = Annotated[
@@ -106,11 +108,17 @@ def variants(text: str) -> list[str]:
     return list(dict.fromkeys([*cut, *(part.replace("*", "") for part in cut)]))
 
 
-def followed(text: str, case: Verifiable) -> Followed:
-    """Each constraint's error class, strictly and loosely. A blank answer breaks all."""
+def followed(text: str, case: Verifiable, commanded: str | None = None) -> Followed:
+    """Each constraint's error class, strictly and loosely. A blank answer breaks all.
+
+    Args:
+        text: The answer.
+        case: What it has to follow.
+        commanded: Error class that the check's own program gave, which reads the answer once, as it is.
+    """
     read = variants(text)
-    strict = tuple(error for error in _errors(text, case))
-    others = [_errors(other, case) for other in read[1:]] if any(strict) else []
+    strict = tuple(error for error in _errors(text, case, commanded))
+    others = [_errors(other, case, commanded) for other in read[1:]] if any(strict) else []
     loose = tuple(
         error if error is None or all(other[i] is not None for other in others) else None
         for i, error in enumerate(strict)
@@ -118,12 +126,14 @@ def followed(text: str, case: Verifiable) -> Followed:
     return Followed(strict, loose)
 
 
-def _errors(text: str, case: Verifiable) -> list[str | None]:
-    return [*_check_error(text, case.check), *(_error(text, constraint) for constraint in case.constraints)]
+def _errors(text: str, case: Verifiable, commanded: str | None) -> list[str | None]:
+    return [*_check_error(text, case.check, commanded), *(_error(text, constraint) for constraint in case.constraints)]
 
 
-def _check_error(text: str, check: Check | None) -> list[str | None]:
-    return [] if check is None else [errors_of(text, check)[1]]
+def _check_error(text: str, check: Check | None, commanded: str | None) -> list[str | None]:
+    if check is None:
+        return []
+    return [errors_of(text, check)[1] if check.command is None else commanded]
 
 
 def _error(text: str, constraint: Constraint) -> str | None:
@@ -137,8 +147,8 @@ class FormatSuite(CaseSuite[Verifiable]):
     """Cases of one file.
 
     Metrics: `correct` (every constraint met), `constraints` (share of them met), both again read loosely
-    (`correct_loose`, `constraints_loose`), and for a `check` `valid` (its form alone). The error class is the first
-    constraint's that broke.
+    (`correct_loose`, `constraints_loose`), and for a `check` that is no command `valid` (its form alone). The error
+    class is the first constraint's that broke.
     """
 
     scoring_version = "formats-2"
@@ -150,25 +160,46 @@ class FormatSuite(CaseSuite[Verifiable]):
         limit: int | None = None,
         kind: type[Verifiable] = FormatCase,
         levels: Sequence[str] | None = None,
+        *,
+        allow_code: bool = False,
     ) -> None:
+        self._allow_code, self._folder = allow_code, path.resolve().parent
         super().__init__(name, path, kind, limit, levels)
+        commands = [item.payload.check.command for item in self.items() if _commanded(item.payload)]
+        if commands:
+            self.scoring_version = f"{self.scoring_version}/command-{files_hash(commands, self._folder)}"
 
     def check(self, case: Verifiable, where: str) -> None:
-        """Refuses a constraint that cannot be verified."""
+        """Refuses a constraint that cannot be verified, and a command that may not run."""
+        if _commanded(case) and not self._allow_code:
+            raise ConfigError(f"{where}: check.command is refused: commands of case files run only with --allow-code")
         if case.check is not None:
             case.check.ready(f"{where}: check")
         for number, constraint in enumerate(case.constraints):
             constraint.ready(f"{where}: constraints.{number}.{constraint.kind}")
 
     def score(self, item: Item, answers: Sequence[Answer]) -> list[Score]:
-        """All metrics, `correct` first. Any text has scores, however hostile."""
+        """All metrics, `correct` first. Any text has scores, however hostile.
+
+        Raises:
+            EvidenceError: A check's own program did not say whether the answer is right.
+        """
         case, text = item.payload, answer_text(answers)
-        found = followed(text, case)
+        check: Check | None = case.check
+        commanded = None
+        if check is not None and check.command is not None:
+            wrong = refused_by(check.command, text, self._folder, check.timeout_s)
+            commanded = "command" if wrong else None
+        found = followed(text, case, commanded)
         scores = [*_metrics("", found.strict), *_metrics("_loose", found.loose)]
-        if case.check is not None:
-            form, _ = errors_of(text, case.check)
+        if check is not None and check.command is None:
+            form, _ = errors_of(text, check)
             scores.append(Score(metric="valid", value=float(form is None), error_class=form))
         return scores
+
+
+def _commanded(case: Verifiable) -> bool:
+    return case.check is not None and case.check.command is not None
 
 
 def _metrics(reading: str, errors: Sequence[str | None]) -> list[Score]:

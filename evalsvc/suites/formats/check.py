@@ -2,7 +2,14 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from evalsvc.suites.patterns import PatternTimeout, compiled, matches
 from evalsvc.suites.strict_json import NotJson, begins_with_json, parse, same
@@ -19,6 +26,9 @@ KINDS: dict[type, tuple[Kind, ...]] = {
 }
 
 
+_OF_COMMANDS = ("command", "timeout_s")
+
+
 class Check(BaseModel):
     """What is right; exactly one of these.
 
@@ -27,6 +37,9 @@ class Check(BaseModel):
         json_keys: One JSON object with these keys and values of these JSON types.
         text_equals: This text, spaces around it aside; `marker` names the word it has to end with.
         regex: A pattern that the whole stripped answer matches.
+        command: A program and its arguments that reads the answer and ends with status 0 where it is right, 1 where it
+            is wrong; runs in the case file's folder, and only where `--allow-code` says so.
+        timeout_s: Seconds that `command` may take.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -36,12 +49,24 @@ class Check(BaseModel):
     text_equals: str | None = None
     marker: str | None = Field(default=None, min_length=1)
     regex: str | None = None
+    command: list[str] | None = Field(default=None, min_length=1)
+    timeout_s: float = Field(default=10.0, gt=0, le=600)
+
+    @model_serializer(mode="wrap")
+    def _as_before_commands(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the keys of commands where there is none: items keep the hash that they had."""
+        said = handler(self)
+        return said if self.command is not None else {k: v for k, v in said.items() if k not in _OF_COMMANDS}
 
     @model_validator(mode="after")
     def _one_check(self) -> "Check":
-        given = [c for c in (self.json_equals, self.json_keys, self.text_equals, self.regex) if c is not None]
-        if len(given) != 1:
-            raise ValueError("has exactly one of `json_equals`, `json_keys`, `text_equals`, `regex`")
+        ways = (self.json_equals, self.json_keys, self.text_equals, self.regex, self.command)
+        if sum(way is not None for way in ways) != 1:
+            raise ValueError("has exactly one of `json_equals`, `json_keys`, `text_equals`, `regex`, `command`")
+        if self.command is None and "timeout_s" in self.model_fields_set:
+            raise ValueError("`timeout_s` goes with `command`")
+        if self.command is not None and (not self.command[0].strip() or any("\0" in part for part in self.command)):
+            raise ValueError("`command` names no program")
         if self.text_equals is not None and self.text_equals != self.text_equals.strip():
             raise ValueError("`text_equals` begins or ends with spaces, which are cut from answers")
         if self.marker is not None and not (self.text_equals or "").endswith(self.marker):
@@ -56,6 +81,8 @@ class Check(BaseModel):
 
 def errors_of(text: str, check: Check) -> tuple[str | None, str | None]:
     """How an answer's form is wrong, and how the answer is wrong; None for right.
+
+    A `command` is not run here.
 
     Returns:
         The form's error class, and the answer's: the form's where that is wrong, else what is wrong in the content.

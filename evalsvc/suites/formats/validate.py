@@ -33,16 +33,16 @@ def holds_formats(path: Path) -> bool:
 
 
 def _suite(path: Path) -> FormatSuite:
-    """Format cases, or prompts of one's own where the first case has nothing to verify."""
+    """Format cases, or prompts of one's own where the first case has nothing to verify. No command of theirs is run."""
     _, first = read_rows(path, _AnyRow)[0]
     own = not {"check", "constraints"} & set(first.model_extra or ())
-    return PromptSuite(path.stem, path) if own else FormatSuite(path.stem, path)
+    return (PromptSuite if own else FormatSuite)(path.stem, path, allow_code=True)
 
 
 def validate(path: Path) -> Found:
     """Scores the right answer, an empty one and wrong ones of every case, and names cases that ask the same.
 
-    Prompts of one's own without anything to verify are only read and rendered.
+    Prompts of one's own without anything to verify, and cases that a command checks, are only read and rendered.
 
     Raises:
         ConfigError: The file cannot be read as cases.
@@ -56,7 +56,7 @@ def validate(path: Path) -> Found:
         request = suite.next_request(item, ())
         asked = [request.prompt if request else None, case.model_dump(include={"check", "constraints"})]
         prompts[content_hash(asked)].append(item.id)
-        if not case.verified:
+        if not case.verified or (case.check is not None and case.check.command is not None):
             found.unproven += 1
             continue
         right = gold(case)
