@@ -24,8 +24,8 @@ from evalsvc.store import queries, writer
 from evalsvc.store.answers import answers
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
-from evalsvc.suites.toolcall.template import template_of
 from evalsvc.targets.base import ArmFacts
+from evalsvc.templates import known_template
 
 PROOF_TEXT = "text"  # lets a stage run where nothing was left to ask; a few tokens fit in any pool
 
@@ -72,7 +72,7 @@ def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
             if file is not None and not (base_dir / file).is_file():
                 raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
-    template = template_of(base_dir / Path(experiment.model).expanduser())
+    template = known_template(experiment.model, base_dir)
     if template is None and (base_dir / Path(experiment.model).expanduser()).is_dir():
         chatting = next((spec.name for spec in experiment.suites if spec.apply_chat_template), None)
         if chatting is not None:

@@ -36,6 +36,19 @@ def fetch(model_id: str) -> Path:
             raise EngineError(f"model {model_id}: no such directory here, and {_why(name, error)}") from None
 
 
+def cached(model_id: str) -> Path | None:
+    """The directory of a hub model that lies in the cache already; None for another, or for what is no id."""
+    if not is_hub_id(model_id):
+        return None
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = model_id.partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
+    except Exception:  # of many kinds; all say that it is not there
+        return None
+
+
 def _why(name: str, error: Exception) -> str:
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
