@@ -1,6 +1,8 @@
 """Tool-call cases as people write them."""
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -44,9 +46,11 @@ class Tool(_Part):
         if self.parameters is not None and self.arguments is not None:
             raise ValueError("has either `parameters` or their short form `arguments`")
         try:
-            validator_of(self.schema_, f"tool {self.name}")
-        except (ConfigError, CapabilityError) as error:
-            raise ValueError(str(error)) from error
+            problem = _schema_problem(json.dumps(self.schema_), self.name)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"tool {self.name}: the schema is not JSON: {error}") from error
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @property
@@ -63,6 +67,16 @@ class Tool(_Part):
         """The OpenAI form."""
         function = {"name": self.name, "description": self.description, "parameters": self.schema_}
         return {"type": "function", "function": function}
+
+
+@lru_cache(maxsize=4096)
+def _schema_problem(schema: str, name: str) -> str | None:
+    """Why a tool's schema cannot be used; many cases of a file offer the same tool."""
+    try:
+        validator_of(json.loads(schema), f"tool {name}")
+    except (ConfigError, CapabilityError) as error:
+        return str(error)
+    return None
 
 
 class PlainCall(_Part):
