@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from evalsvc.errors import ConfigError
 from evalsvc.limits import Margin
+from evalsvc.modes import FREE, PREFIX
 from evalsvc.policy import Policy
 from evalsvc.reading import OWN, Reading, holds, own_reading
 from evalsvc.store.records import Pair, Side
@@ -47,27 +48,37 @@ class Claim:
             return "pooled"
         return "metric" if self.key.metric else "family" if self.key.family else "suite"
 
+    @property
+    def about_mode(self) -> bool:
+        """Whether it is about a failure mode."""
+        return self.key.metric.startswith((PREFIX, FREE))
 
-def make_claims(counted: Mapping[str, Sequence[Pair]], policy: Policy) -> list[Claim]:
+
+def make_claims(
+    counted: Mapping[str, Sequence[Pair]], policy: Policy, modes_of: Mapping[str, Sequence[Pair]] | None = None
+) -> list[Claim]:
     """The pooled row, suites, metrics and guarded families.
 
     Args:
         counted: By suite the items that count, each once.
         policy: Margins and rules.
+        modes_of: By suite the items without a metric of their own of which rules gate failure modes.
     """
+    modes_of = modes_of or {}
     own = {
         suite: [pair for pair in pairs if not own_reading(pair, policy).in_units] for suite, pairs in counted.items()
     }
     suites = [_suite(suite, pairs, policy) for suite, pairs in own.items() if pairs or not counted[suite]]
     together = [pair for pairs in own.values() for pair in pairs]
     pooled = Claim(key=POOLED, pairs=together, margin=policy.margin)
-    about = [rule for rule in policy.margins if rule.suite in counted]  # all, but where no item carries a verdict
-    singled = [claim for rule in about if (claim := _of_rule(rule, counted, own, policy)) is not None]
+    about = [rule for rule in policy.margins if rule.suite in counted or (rule.about_mode and rule.suite in modes_of)]
+    singled = [claim for rule in about if (claim := _of_rule(rule, counted, own, policy, modes_of)) is not None]
     families = {key: Claim(key=key, pairs=found, margin=None) for key, found in _by_family(own).items()}
     for claim in singled:
         if claim.scope == "family":
             families[claim.key] = claim
-    first = [pooled] if together or not any(counted.values()) else []  # else nothing is from 0 to 1
+    bare = not any(counted.values()) and not any(modes_of.values())
+    first = [pooled] if together or bare else []  # else nothing is from 0 to 1
     return [*first, *suites, *(claim for claim in singled if claim.scope == "metric"), *families.values()]
 
 
@@ -85,11 +96,16 @@ def _suite(suite: str, pairs: Sequence[Pair], policy: Policy) -> Claim:
 
 
 def _of_rule(
-    rule: Margin, counted: Mapping[str, Sequence[Pair]], own: Mapping[str, Sequence[Pair]], policy: Policy
+    rule: Margin,
+    counted: Mapping[str, Sequence[Pair]],
+    own: Mapping[str, Sequence[Pair]],
+    policy: Policy,
+    modes_of: Mapping[str, Sequence[Pair]],
 ) -> Claim | None:
     """The row that a rule makes; None for one about a suite's own row."""
-    pairs = [pair for pair in counted[rule.suite] if rule.family in (None, pair.family)]
-    mine = [pair for pair in own[rule.suite] if rule.family in (None, pair.family)]
+    bare = modes_of.get(rule.suite, ()) if rule.about_mode else ()
+    pairs = [pair for pair in (*counted.get(rule.suite, ()), *bare) if rule.family in (None, pair.family)]
+    mine = [pair for pair in own.get(rule.suite, ()) if rule.family in (None, pair.family)]
     if rule.metric is None or (mine and rule.metric == _own_metric(mine)):
         first = policy.rule(rule.suite, rule.family, _own_metric(mine)) or rule  # the one that names the metric too
         return None if rule.family is None else _limited(Key(rule.suite, rule.family), mine, first, policy)
@@ -125,16 +141,20 @@ def refuse_rules_about_nothing(pairs: Sequence[Pair], policy: Policy) -> None:
     Raises:
         ConfigError: Names the rule, and what there is.
     """
-    for rule in policy.margins if pairs else ():
-        suites = {pair.suite for pair in pairs}
-        if rule.suite not in suites:
+    judged = [pair for pair in pairs if pair.metric]
+    for rule in policy.margins if judged or any(rule.about_mode for rule in policy.margins) else ():
+        known = pairs if rule.about_mode else judged
+        suites = {pair.suite for pair in known}
+        if rule.suite not in suites and known:
             raise _stranger(policy, rule, "suites", suites)
-        mine = [pair for pair in pairs if pair.suite == rule.suite]
+        mine = [pair for pair in known if pair.suite == rule.suite]
+        if not mine:
+            continue
         families = {pair.family for pair in mine}
         if rule.family is not None and rule.family not in families:
             raise _stranger(policy, rule, "families of that suite", families)
         mine = [pair for pair in mine if rule.family in (None, pair.family)]
-        metrics = {pair.metric for pair in mine}
+        metrics = {pair.metric for pair in mine} - {""}
         if rule.metric is not None and rule.metric not in metrics and not any(_held(p, rule.metric) for p in mine):
             raise _stranger(policy, rule, "metrics there", metrics | _metrics(mine))
 

@@ -57,6 +57,16 @@ def with_metric(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair.metric]
 
 
+def with_mode(pairs: Iterable[Pair], policy: Policy) -> list[Pair]:
+    """The items that carry no verdict and of which a rule gates a failure mode."""
+    rules = [rule for rule in policy.margins if rule.about_mode]
+    return [
+        pair
+        for pair in (pairs if rules else ())
+        if not pair.metric and any(r.suite == pair.suite and r.family in (None, pair.family) for r in rules)
+    ]
+
+
 def count_once(pairs: Iterable[Pair], differing: Sequence[str]) -> list[Pair]:
     """One row an item: its decode row where a decode factor differs (or nothing does), else its prefill row."""
     through_decode = not differing or any(factor.startswith("decode.") for factor in differing)
@@ -79,7 +89,11 @@ def seen_factors(pairs: Iterable[Pair], differing: Sequence[str]) -> tuple[str, 
 
 def counted_by_suite(pairs: Sequence[Pair], differing: Sequence[str]) -> dict[str, list[Pair]]:
     """Each suite's items, each once, without those that have no metric and rows blind to every differing factor."""
-    pairs = with_metric(pairs)
+    return counted_of(with_metric(pairs), differing)
+
+
+def counted_of(pairs: Sequence[Pair], differing: Sequence[str]) -> dict[str, list[Pair]]:
+    """As `counted_by_suite`, of all of these items."""
     groups: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
         groups[(pair.suite, pair.family, pair.through)].append(pair)
@@ -179,13 +193,14 @@ def find_faults(
         policy: Limits.
         looks: Of a sequential design: pairs after its last look are not looked at.
     """
-    seen = with_metric(pairs if looks is None else up_to(pairs, looks))
-    if pairs and not with_metric(pairs):
+    within = pairs if looks is None else up_to(pairs, looks)
+    seen = [*with_metric(within), *with_mode(within, policy)]
+    if pairs and not with_metric(pairs) and not with_mode(pairs, policy):
         return [
             "prompts without `check` or `constraints` carry no verdict, and there is nothing else; "
             f"`evalsvc agree {baseline.address} {candidate.address}` compares their answers"
         ]
-    if not any(read_pair(pair, own_reading(pair, policy)) for pair in seen):
+    if not any(_is_read(pair, policy) for pair in seen):
         return [f"no samples: no item is scored in both {baseline.address} and {candidate.address}"]
     return [
         *_arm_faults("baseline", baseline, [pair.baseline for pair in pairs], policy),
@@ -247,13 +262,20 @@ def _kinds(pair: Pair, policy: Policy) -> Iterator[str]:
             yield _unreadable(reading, pair.metric)
 
 
+def _is_read(pair: Pair, policy: Policy) -> bool:
+    """Whether both arms have a value of the item's own metric, or of the first mode that a rule gates of it."""
+    reading = next(_readings(pair, policy), None)
+    return reading is not None and read_pair(pair, reading) is not None
+
+
 def _contradict(ours: str | None, theirs: str | None) -> bool:
     return ours is not None and theirs is not None and ours != theirs
 
 
 def _readings(pair: Pair, policy: Policy) -> Iterator[Reading]:
     """Everything that is read of an item: its own metric, and others that a rule names and an arm has."""
-    yield own_reading(pair, policy)
+    if pair.metric:
+        yield own_reading(pair, policy)
     sides = (pair.baseline, pair.candidate)
     for rule in policy.margins:
         about = rule.suite == pair.suite and rule.family in (None, pair.family)

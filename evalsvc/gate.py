@@ -11,10 +11,12 @@ from evalsvc.evidence import (
     average_repeats,
     check_aa,
     counted_by_suite,
+    counted_of,
     differing_factors,
     find_faults,
     pairing_verified,
     with_metric,
+    with_mode,
 )
 from evalsvc.looking import look_back
 from evalsvc.policy import Policy
@@ -27,7 +29,7 @@ from evalsvc.store.records import ArmRecord, Beside, Pair
 from evalsvc.verdict.measure import measure_counts
 from evalsvc.verdict.paired import smallest_provable_margin
 from evalsvc.verdict.rule import decide
-from evalsvc.wording import decision_notes, decision_sentence, injected_text, unseen_losses
+from evalsvc.wording import decision_notes, decision_sentence, injected_text, unjudged_prompts, unseen_losses
 
 __all__ = ["AAResult", "Decision", "check_aa", "combine_exit_codes", "decide_gate", "judge_counts", "smallest_provable"]
 
@@ -99,20 +101,24 @@ def decide_gate(
     faults = [*find_faults(baseline, candidate, pairs, policy, looks), *aa_faults]
     if looks is not None:
         pairs, averaged = up_to(pairs, looks), up_to(averaged, looks)
-    pairs, averaged = with_metric(pairs), with_metric(averaged)
+    bare = with_mode(averaged, policy)
+    pairs, averaged = [*with_metric(pairs), *with_mode(pairs, policy)], with_metric(averaged)
     rows = describe_families(averaged, differing, policy, looks)
-    counted = counted_by_suite(averaged, differing)
-    met = {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
+    bare_rows = describe_families(bare, differing, policy, looks)
+    counted, modes_of = counted_by_suite(averaged, differing), counted_of(bare, differing)
+    met = {factor for row in rows or bare_rows if row.counted and not row.blind for factor in row.factors_met}
     uncovered = tuple(factor for factor in differing if factor not in met)
     faults += _run_faults(uncovered if pairs else (), aa)
-    claims = make_claims(counted, policy)
+    claims = make_claims(counted, policy, modes_of)
     seen = judge(claims, policy, looks=looks)
     answered = {key: judged.measured.n for key, judged in seen.items()}
     complete = all(answered.get(claim.key, 0) == len(claim.pairs) for claim in claims)
     worst = seen if complete else judge(claims, policy, worst=True, looks=looks)
     rows = guarded_families(rows, claims, seen, worst, bool(faults))
     verdicts = {
-        claim.key: verdict_row(claim, rows, seen, worst, bool(faults)) for claim in claims if claim.margin is not None
+        claim.key: verdict_row(claim, [*rows, *(bare_rows if claim.about_mode else ())], seen, worst, bool(faults))
+        for claim in claims
+        if claim.margin is not None
     }
     limits = () if same_arm or not pairs else check_limits(baseline, candidate, beside, counted, policy)
     outcome = with_limits(release(verdicts, seen, worst, policy, faults, same_arm), limits)
@@ -132,6 +138,7 @@ def decide_gate(
             *outcome.notes,
             *asks,
             *unseen,
+            *unjudged_prompts(bare),
             *decision_notes(rows, candidate, verified=verified, nothing_differs=plain),
         ),
         policy=policy.model_dump(mode="json", exclude_none=True),
@@ -181,4 +188,4 @@ def _refuse(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair], po
         raise ConfigError(f"{baseline.address} is baseline and candidate; name two arms")
     if baseline.injected:
         raise ConfigError(f"{baseline.address} has planted faults ({injected_text(baseline)}) and cannot be a baseline")
-    refuse_rules_about_nothing(with_metric(pairs), policy)
+    refuse_rules_about_nothing(pairs, policy)

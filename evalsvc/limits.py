@@ -4,6 +4,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from evalsvc.modes import FREE, PREFIX
+
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Better = Literal["higher", "lower"]
@@ -63,6 +65,11 @@ class Margin(Rule):
     def place(self) -> tuple[str, str | None, str | None]:
         """What the rule is about."""
         return self.suite, self.family, self.metric
+
+    @property
+    def about_mode(self) -> bool:
+        """Whether it gates a failure mode, which prompts that carry no verdict have too."""
+        return self.metric is not None and self.metric.startswith((PREFIX, FREE))
 
     @property
     def in_words(self) -> str:

@@ -86,7 +86,9 @@ def _parts(side: Side, reading: Reading) -> tuple[float, ...] | None:
     """The two parts of a corpus metric; a log-likelihood without a weight has a weight of 1."""
     weighted = reading.statistic in ("perplexity", "bits_per_byte")
     default = 1.0 if reading.statistic == "perplexity" else None
-    parts = (side.scores.get(f"{reading.metric}.0"), side.scores.get(f"{reading.metric}.1", default))
+    whole = side.scores.get(reading.metric) if reading.statistic == "perplexity" else None
+    whole = whole if whole is not None and whole <= 0 else None  # a log-likelihood as lm-eval logs it; no perplexity is
+    parts = (side.scores.get(f"{reading.metric}.0", whole), side.scores.get(f"{reading.metric}.1", default))
     known = tuple(part for part in parts if part is not None and isfinite(part))
     return known if len(known) == 2 and not (weighted and known[1] <= 0) else None
 

@@ -181,7 +181,7 @@ def guarded_families(
 def in_table_order(verdicts: Mapping[Key, Row], families: Sequence[Row]) -> list[Row]:
     """Pooled, then each suite followed by its metrics and its families."""
     ordered = [verdicts[POOLED]] if POOLED in verdicts else []
-    for suite in sorted({row.suite for row in families}):
+    for suite in sorted({row.suite for row in families} | {key.suite for key in verdicts} - {POOLED.suite}):
         ordered += [row for key, row in verdicts.items() if key == Key(suite)]
         ordered += [row for key, row in verdicts.items() if key.suite == suite and key.metric]
         ordered += [row for row in families if row.suite == suite]

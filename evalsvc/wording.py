@@ -7,7 +7,7 @@ from evalsvc.decision import Stop
 from evalsvc.evidence import in_order
 from evalsvc.release import Outcome
 from evalsvc.row import Row, format_p
-from evalsvc.store.records import ArmRecord
+from evalsvc.store.records import ArmRecord, Pair
 
 
 def decision_notes(rows: Sequence[Row], candidate: ArmRecord, *, verified: bool, nothing_differs: bool) -> list[str]:
@@ -49,6 +49,17 @@ def unseen_losses(pooled: Row | None, alpha: float) -> list[str]:
     return [
         f"a drop of {pooled.limit} points that is made of whole clusters lost would show in none of "
         f"{pooled.clusters} clusters in {100 * unseen:.0f} % of runs: this PASS does not rule it out"
+    ]
+
+
+def unjudged_prompts(pairs: Sequence[Pair]) -> list[str]:
+    """What a verdict about failure modes does not say of prompts that have nothing else to verify."""
+    if not pairs:
+        return []
+    suites = ", ".join(sorted({pair.suite for pair in pairs}))
+    return [
+        f"{len(pairs):,} prompt{'s' * (len(pairs) != 1)} of {suites} without `check` or `constraints`: only the "
+        "failure modes that rules name are judged, not whether answers are right"
     ]
 
 

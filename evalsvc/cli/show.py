@@ -34,8 +34,8 @@ def show(
             arm = queries.resolve_arm(store, address)
             totals = queries.arm_totals(store, arm.id)
             fields = {"address": arm.address, **asdict(arm)}
-            failures = failure_rates(store, arm)
             baseline = next((a for a in queries.arms(store, arm.run_id) if a.name == arm.baseline), None)
+            failures = failure_rates(store, arm, baseline)
             calls = call_figures(store, arm, baseline)
             document = {"schema": "evalsvc.show/1", "arm": fields, "totals": asdict(totals)}
             document |= {"failures": {suite: asdict(rates) for suite, rates in failures.items()}}

@@ -8,7 +8,7 @@ from sqlalchemy import Row, and_, case, func, inspect, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.modes import ANY, PREFIX, filled, without
+from evalsvc.modes import ANY, PREFIX, Span, beside_baseline, filled, spans, without
 from evalsvc.store.measurements import measurements
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
@@ -172,8 +172,10 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
         EvidenceError: An arm holds two samples for one place of the table, so that it is unclear which counts.
     """
     with store.session() as session:
-        left = _sides(session.execute(_sides_query(baseline.id)), baseline, _scores(session, baseline, scores_of))
-        right = _sides(session.execute(_sides_query(candidate.id)), candidate, _scores(session, candidate, scores_of))
+        ours, theirs = _scores(session, baseline, scores_of), _scores(session, candidate, scores_of)
+        ranges = {suite: spans(found.values()) for suite, found in ours.items()}
+        left = _sides(session.execute(_sides_query(baseline.id)), baseline, _whole(ours, ranges))
+        right = _sides(session.execute(_sides_query(candidate.id)), candidate, _whole(theirs, ranges))
     paired = []
     for key in left.keys() | right.keys():
         item, base = left.get(key, (None, None))
@@ -400,9 +402,20 @@ def _sides_query(arm_id: int) -> Any:
     )
 
 
-def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[int, dict[str, float]]:
-    """By sample every metric through its item's own filter, under the scoring version that counts, zeros filled in."""
-    found: dict[int, dict[str, float]] = {}
+def _whole(
+    scores: Mapping[str, Mapping[int, dict[str, float]]], ranges: Mapping[str, Mapping[str, Span]]
+) -> dict[int, dict[str, float]]:
+    """By sample its metrics, gibberish beside the baseline's answers among them, zeros filled in."""
+    return {
+        sample_id: filled(beside_baseline(found, ranges.get(suite, {})))
+        for suite, samples in scores.items()
+        for sample_id, found in samples.items()
+    }
+
+
+def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[str, dict[int, dict[str, float]]]:
+    """By suite and sample every metric through its item's own filter, under the scoring version that counts."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
     if suites:
         query = (
             select(Sample.id, ScoreRow.metric, ScoreRow.value, ItemRow.suite, ScoreRow.scoring_version)
@@ -414,11 +427,12 @@ def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[i
         for sample_id, metric, value, suite, version in session.execute(query):
             if not arm.reads(suite, version):
                 continue
-            scores = found.setdefault(sample_id, {})
+            held = found.setdefault(suite, {})
+            scores = held.setdefault(sample_id, {})
             if metric == ANY:  # begins what a scoring version says of failure modes
-                found[sample_id] = scores = without(scores)
+                held[sample_id] = scores = without(scores)
             scores[metric] = value
-    return {sample_id: filled(scores) for sample_id, scores in found.items()}
+    return found
 
 
 def _sides(

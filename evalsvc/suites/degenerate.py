@@ -8,16 +8,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult
-from evalsvc.modes import ANY, PREFIX
+from evalsvc.modes import ANY, ENTROPIES, PREFIX, Span
 from evalsvc.suites.base import Asked, Item, Score
 from evalsvc.suites.loops import loop_start
 from evalsvc.suites.scripts import foreign
 
 GIBBERISH_CHARACTERS = 200  # entropy of a shorter text says little
+GIBBERISH_TOKENS = 64
 REFUSAL_CHARACTERS = 160
 _SPECIAL = re.compile(
     r"<\|(?!tool|python_tag|channel|message|constrain|call|recipient)[A-Za-z][A-Za-z0-9_]{0,40}\|>"
@@ -36,31 +36,18 @@ _REFUSAL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Entropy:
-    """Bits per character between which a text is ordinary.
-
-    Attributes:
-        low: Below, a few characters make up the text.
-        high: Above, characters come as if drawn at random.
-    """
-
-    low: float
-    high: float
+ALPHABETIC = Span(2.2, 5.7)  # prose 3.9 to 4.4, code and JSON to 5.2, random letters and digits 5.95
+LOGOGRAPHIC = Span(2.2, 9.5)
 
 
-ALPHABETIC = Entropy(2.2, 5.7)  # prose 3.9 to 4.4, code and JSON to 5.2, random letters and digits 5.95
-LOGOGRAPHIC = Entropy(2.2, 9.5)
-
-
-def failures(text: str, finish_reason: str | None, prompt: str, entropy: Entropy | None = None) -> dict[str, float]:
+def failures(text: str, finish_reason: str | None, prompt: str, entropy: Span | None = None) -> dict[str, float]:
     """The failure modes that an answer shows.
 
     Args:
         text: The answer, thinking included where the answer holds it.
         finish_reason: Why it ended; `length` is the limit of tokens.
         prompt: What was asked, as text.
-        entropy: What is ordinary, from a baseline's answers (`ordinary`); by default, of any text.
+        entropy: Bits per character that are ordinary; by default, of any text.
 
     Returns:
         1 by each name of `evalsvc.modes` that is shown; none of the others. `repetition.start` is the position of the
@@ -86,7 +73,8 @@ def failure_scores(item: Item, request: Asked, answers: Sequence[Answer]) -> lis
     """The failure modes of an item's answers as scores beside the suite's own, read through the item's own filter.
 
     Returns:
-        `failure.any`, and 1 for each mode that one of the answers shows; nothing for an item without generated answers.
+        `failure.any`, 1 for each mode that one of the answers shows, and the entropies of long answers; nothing for an
+        item without generated answers.
     """
     prompt = prompt_text(request.prompt) if isinstance(request, GenerateRequest) else ""
     texts = [answer for answer in answers if isinstance(answer, GenerateResult)]
@@ -99,7 +87,7 @@ def failure_scores(item: Item, request: Asked, answers: Sequence[Answer]) -> lis
             said.pop("empty", None)  # the answer is the list of calls
         found |= said
     first = next(iter(found), None)
-    metrics = {ANY: float(bool(found)), **{PREFIX + name: value for name, value in found.items()}}
+    metrics = {ANY: float(bool(found)), **{PREFIX + name: value for name, value in found.items()}, **_entropies(texts)}
     return [
         Score(metric=metric, value=value, filter=item.filter, error_class=first if metric == ANY else None)
         for metric, value in metrics.items()
@@ -113,18 +101,26 @@ def bits_per_character(text: str) -> float:
     return -sum(n / total * math.log2(n / total) for n in counts) if total else 0.0
 
 
-def ordinary(texts: Sequence[str]) -> Entropy | None:
-    """What is ordinary among a baseline's answers: five standard deviations about their mean, at least half a bit.
+def bits_per_token(ids: Sequence[int]) -> float:
+    """Shannon entropy of a text's tokens. Unit: bits; 0 for no token."""
+    counts = Counter(ids).values()
+    total = sum(counts)
+    return -sum(n / total * math.log2(n / total) for n in counts) if total else 0.0
 
-    Returns:
-        None for fewer than 20 answers that are long enough.
+
+def _entropies(answers: Sequence[GenerateResult]) -> dict[str, float]:
+    """Entropies of the longest answer, each where it is long enough to say something.
+
+    That of tokens is of the first ones alone: it grows with their number, and would tell long answers from short ones.
     """
-    bits = [bits_per_character(text) for text in texts if len(text) >= GIBBERISH_CHARACTERS]
-    if len(bits) < 20:
-        return None
-    mean = sum(bits) / len(bits)
-    reach = max(5 * math.sqrt(sum((b - mean) ** 2 for b in bits) / (len(bits) - 1)), 0.5)
-    return Entropy(mean - reach, mean + reach)
+    longest = max(answers, key=lambda answer: len(answer.text))
+    per_character, per_token = ENTROPIES
+    found = {}
+    if len(longest.text) >= GIBBERISH_CHARACTERS:
+        found[per_character] = bits_per_character(longest.text)
+    if len(longest.token_ids) >= GIBBERISH_TOKENS:
+        found[per_token] = bits_per_token(longest.token_ids[:GIBBERISH_TOKENS])
+    return found
 
 
 def prompt_text(prompt: Any) -> str:
@@ -137,7 +133,7 @@ def prompt_text(prompt: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _gibberish(text: str, entropy: Entropy | None) -> bool:
+def _gibberish(text: str, entropy: Span | None) -> bool:
     if len(text) < GIBBERISH_CHARACTERS:
         return False
     if entropy is None:

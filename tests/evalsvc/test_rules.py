@@ -1,6 +1,7 @@
 """Rules of a policy on hand-made pairs: guarded families, metrics in their own units, floors."""
 
 import json
+from dataclasses import replace
 from math import exp
 
 import numpy as np
@@ -311,3 +312,22 @@ def test_a_floor_of_items_that_flip_together_is_wider():
     together = [pair("tools", i, float(i >= 50), float(i >= 50), cluster=f"c{i // 25}") for i in range(200)]
     narrow, wide = (row(decide(pairs, rule), "suite").candidate_bounds for pairs in (alone, together))
     assert wide[0] < narrow[0] and wide[1] >= narrow[1]
+
+
+def test_a_logged_log_likelihood_is_the_part_of_a_perplexity_without_weights():
+    """lm-eval logs LAMBADA's `perplexity` of a document as its log-likelihood; a positive number is none."""
+    pairs = [
+        replace(
+            made,
+            baseline=replace(made.baseline, scores={"ppl": -2.0 - i % 7 / 10}),
+            candidate=replace(made.candidate, scores={"ppl": -2.0 - i % 7 / 10 - i % 5 / 100}),
+        )
+        for i, made in enumerate(texts(80, 1.0, parts=False))
+    ]
+    decision = decide(items("tools", 200) + pairs, PERPLEXITY)
+    (row,) = [row for row in decision.rows if row.scope == "metric"]
+    ours, theirs = (
+        exp(-sum(side.scores["ppl"] for side in sides) / 80)
+        for sides in ([p.baseline for p in pairs], [p.candidate for p in pairs])
+    )
+    assert row.n == 80 and row.verdict != "INVALID" and row.drop == pytest.approx(theirs - ours)

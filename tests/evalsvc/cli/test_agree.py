@@ -69,14 +69,26 @@ def test_prompts_alone_carry_no_verdict_and_the_gate_names_the_command(evalsvc, 
         assert "unexpected" not in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    "rule", ["{suite: own, margin_points: 3}", "{suite: own, metric: free_of.any, margin_points: 3}"]
-)
-def test_a_rule_about_prompts_alone_changes_no_verdict_into_another(evalsvc_json, ran, tmp_path, rule):
-    (tmp_path / "p.yaml").write_text(f"name: p\nmargins:\n  - {rule}\n")
+def test_a_rule_about_the_accuracy_of_prompts_alone_changes_no_verdict_into_another(evalsvc_json, ran, tmp_path):
+    (tmp_path / "p.yaml").write_text("name: p\nmargins:\n  - {suite: own, margin_points: 3}\n")
     arguments = ("--baseline", "bf16", "--candidate", "int4", "--policy", tmp_path / "p.yaml", "--db", ran["alone"][1])
     code, decision = evalsvc_json("gate", *arguments)
     assert code == 4 and "carry no verdict" in json.dumps(decision)
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(90, "PASS"), (3, "INCONCLUSIVE")])
+def test_a_rule_about_a_failure_mode_of_prompts_alone_is_judged_and_nothing_else(
+    evalsvc_json, ran, tmp_path, margin, verdict
+):
+    rule = f"{{suite: own, metric: free_of.refusal, margin_points: {margin}}}"
+    (tmp_path / "p.yaml").write_text(f"name: p\nmargins:\n  - {rule}\n")
+    arguments = ("--baseline", "bf16", "--candidate", "int4", "--policy", tmp_path / "p.yaml", "--db", ran["alone"][1])
+    code, decision = evalsvc_json("gate", *arguments)
+    (decision,) = decision["decisions"]
+    assert (code, decision["verdict"]) == ({"PASS": 0, "INCONCLUSIVE": 3}[verdict], verdict)
+    (row,) = decision["rows"]
+    assert (row["level"], row["metric"], row["items"]) == ("metric", "free_of.refusal", len(PROMPTS))
+    assert "not whether answers are right" in json.dumps(decision["notes"])
 
 
 def test_beside_others_they_enter_neither_counts_nor_errors(evalsvc_json, ran, policy, tmp_path):

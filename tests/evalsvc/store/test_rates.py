@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
+from evalsvc.errors import ConfigError
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
@@ -98,3 +99,58 @@ def test_a_rate_is_gated_like_any_metric(build, store, looping, verdict):
     decision = decide_gate(base, cand, pairs, policy)
     (row,) = [row for row in decision.rows if row.metric == "free_of.repetition"]
     assert (row.verdict, decision.verdict) == (verdict, verdict)
+
+
+@pytest.mark.parametrize(("looping", "errors", "verdict"), [(60, 0, "REGRESSED"), (0, 0, "PASS"), (0, 60, "INVALID")])
+def test_a_rate_of_prompts_without_a_right_answer_is_gated(build, store, looping, errors, verdict):
+    run_id = build.run()
+    for name, loops, failed in (("base", 0, 0), ("cand", looping, errors)):
+        arm_id = build.arm(run_id, name, stages={"prefill": {"weights": "bf16"}, "decode": {"weights": name}})
+        shown = [scores(*["repetition"] * (i < loops))[1:] for i in range(400)]
+        samples = [
+            build.error(i, cluster="", metric="", scored_by="generation")
+            if i < failed
+            else build.sample(i, cluster="", metric="", scored_by="generation", scores=shown[i])
+            for i in range(400)
+        ]
+        writer.add_samples(store, run_id, arm_id, samples)
+        writer.finish_arm(store, arm_id, None, "declared")
+    writer.finish_run(store, run_id)
+    base, cand = queries.arms(store, run_id)
+    rule = {"suite": "tasks", "metric": "free_of.repetition", "margin_points": 5}
+    policy = Policy.model_validate({"name": "p", "margins": [rule], "proof": "declared"})
+    pairs = queries.pairs(store, base, cand, scores_of=policy.metric_suites)
+    decision = decide_gate(base, cand, pairs, policy)
+    assert decision.verdict == verdict
+    assert [row.scope for row in decision.rows] == ["metric"] and decision.rows[0].lost == looping
+    assert any("not whether answers are right" in note for note in decision.notes)
+    with pytest.raises(ConfigError, match=r"free_of\.nothing"):
+        wrong = Policy.model_validate({"name": "p", "margins": [rule | {"metric": "free_of.nothing"}]})
+        decide_gate(base, cand, pairs, wrong)
+
+
+def test_gibberish_is_read_beside_the_baseline_in_both_arms(build, store):
+    """No answer is gibberish by itself; the candidate's tokens come as the baseline's never do."""
+    run_id = build.run()
+    bits = "failure.bits_per_token"
+    for name, odd in (("base", 0), ("cand", 7)):
+        arm_id = build.arm(run_id, name)
+        samples = [
+            build.sample(
+                i,
+                metric="",
+                scores=(
+                    NewScore(metric="failure.any", filter="none", value=0.0),
+                    NewScore(metric=bits, filter="none", value=1.5 if i < odd else 5.0 + i % 10 / 20),
+                ),
+            )
+            for i in range(40)
+        ]
+        writer.add_samples(store, run_id, arm_id, samples)
+    base, cand = queries.arms(store, run_id)
+    pairs = queries.pairs(store, base, cand, scores_of=["tasks"])
+    assert sum(pair.candidate.scores["failure.gibberish"] for pair in pairs) == 7
+    assert sum(1 - pair.candidate.scores["free_of.any"] for pair in pairs) == 7
+    assert sum(pair.baseline.scores["failure.gibberish"] for pair in pairs) == 0
+    assert failure_rates(store, cand, base)["tasks"] == FailureRates(40, 7, {"gibberish": 7})
+    assert failure_rates(store, base, base)["tasks"] == failure_rates(store, cand)["tasks"] == FailureRates(40, 0, {})

@@ -6,6 +6,7 @@ import json
 import random
 import string
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,9 @@ from evalsvc import modes
 from evalsvc.engine.requests import GenerateRequest, ScoreRequest
 from evalsvc.suites.base import Item
 from evalsvc.suites.degenerate import (
-    Entropy,
     bits_per_character,
     failure_scores,
     failures,
-    ordinary,
     prompt_text,
 )
 from evalsvc.suites.loops import loop_start
@@ -171,14 +170,14 @@ def test_entropy_is_that_of_the_formula_and_a_baseline_moves_what_is_ordinary():
     assert bits_per_character("") == 0
     assert bits_per_character("aaaa") == 0
     assert bits_per_character("abABcdcd") == pytest.approx(2)
-    narrow = ordinary([PROSE[i:] + PROSE[:i] for i in range(30)])
+    narrow = modes.ordinary([bits_per_character(PROSE[i:] + PROSE[:i]) for i in range(30)])
     assert narrow is not None and narrow.low < bits_per_character(PROSE) < narrow.high
     assert narrow.high - narrow.low == pytest.approx(1)
-    assert ordinary(["short"] * 50) is None
+    assert modes.ordinary([4.0] * 19) is None
     code = "{}[]()<>;:=+-*/&|^%$#@!0123456789abcdefghijklmnopqrstuvwxyz" * 4
-    assert "gibberish" in failures(code, "stop", "p", Entropy(narrow.low, narrow.high))
+    assert "gibberish" in failures(code, "stop", "p", narrow)
     assert "gibberish" in failures(code, "stop", "p")
-    assert "gibberish" not in failures(code, "stop", "p", Entropy(2, 7))
+    assert "gibberish" not in failures(code, "stop", "p", modes.Span(2, 7))
 
 
 def test_scripts_are_told_apart():
@@ -211,3 +210,30 @@ def test_scores_of_an_answer_hold_what_is_shown_and_whether_anything_is(answer, 
     opposites = {metric.replace("failure.", "free_of.") for metric in modes.METRICS}
     assert set(modes.filled({"failure.any": 0.0, "acc": 1.0})) == {"acc", *modes.METRICS, *opposites}
     assert modes.filled({"acc": 1.0}) == {"acc": 1.0}
+
+
+def test_entropies_of_long_answers_are_stored_and_those_of_short_ones_are_not(answer):
+    item = Item(id="a", family="f", cluster="", sha256="h", metric="")
+    request = GenerateRequest(prompt="Tell me.", max_tokens=200)
+
+    def entropies(text, ids):
+        found = {s.metric: s.value for s in failure_scores(item, request, [replace(answer(text), token_ids=ids)])}
+        return [found.get(metric) for metric in modes.ENTROPIES]
+
+    assert entropies("Well.", (1, 2)) == [None, None]
+    assert entropies(PROSE[:300], tuple(range(128))) == [bits_per_character(PROSE[:300]), 6.0]
+    assert entropies("Well.", (7,) * 64) == [None, 0.0]
+
+
+def test_gibberish_beside_a_baseline_is_what_its_answers_are_not():
+    """Text of letters only looks ordinary by itself; beside answers in prose it does not."""
+    per_character, per_token = modes.ENTROPIES
+    usual = [{"failure.any": 0.0, per_character: 4.1 + i / 100, per_token: 5.2 + i / 100} for i in range(20)]
+    ranges = modes.spans(usual)
+    assert ranges.keys() == set(modes.ENTROPIES) and modes.spans(usual[:19]) == {}
+    for odd in ({per_character: 5.5}, {per_token: 2.0}):
+        found = modes.beside_baseline({"failure.any": 0.0} | odd, ranges)
+        assert (found["failure.gibberish"], found["failure.any"]) == (1.0, 1.0)
+        assert modes.filled(found)["free_of.gibberish"] == 0.0
+    assert all(modes.beside_baseline(scores, ranges) == scores for scores in usual)
+    assert modes.beside_baseline({"acc": 1.0}, ranges) == {"acc": 1.0}
