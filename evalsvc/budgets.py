@@ -269,8 +269,8 @@ def _budget(
     kept = value >= limit if figure.least else value <= limit
     unit = "of the baseline's" if ratio else figure.unit
     where = f" on {device}" if device else ""
-    beside = f" (baseline {ours:.4g})" if not ratio and ours is not None and comparable else ""
-    said = f"budget {key}: {value:.4g} {unit}{where}{beside}, {'at least' if figure.least else 'at most'} {limit:g}"
+    also = f" (baseline {ours:.4g})" if not ratio and ours is not None and comparable else ""
+    said = f"budget {key}: {value:.4g} {unit}{where}{also}, {'at least' if figure.least else 'at most'} {limit:g}"
     return LimitResult(
         **shown,
         baseline=ours if comparable else None,
