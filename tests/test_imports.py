@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {"evalsvc": ROOT / "evalsvc", "evalsvc.engine": ROOT / "engine", "evalsvc.kernels": ROOT / "kernels"}
 ROOMS["evalsvc.dashboards"] = ROOT / "dashboards"
 HEAVY = {"torch", "triton", "transformers", "datasets", "lm_eval", "safetensors", "gguf"}
-LIGHT_ENGINE = {"evalsvc.engine.precision", "evalsvc.engine.requests"}
+LIGHT_ENGINE = {"evalsvc.engine.precision", "evalsvc.engine.requests", "evalsvc.engine.sizes"}
 
 
 def modules() -> dict[str, Path]:
@@ -91,8 +91,8 @@ def test_suites_and_targets_do_not_know_each_other(name):
     assert not any(within(i, other) for i in ours(name))
 
 
-@pytest.mark.parametrize("name", of("evalsvc.dashboards", "evalsvc.gate"))
-def test_dashboards_and_gate_never_reach_torch_or_the_engine(name):
+@pytest.mark.parametrize("name", of("evalsvc.dashboards", "evalsvc.gate", "evalsvc.capacity"))
+def test_dashboards_gate_and_capacity_never_reach_torch_or_the_engine(name):
     """Through any chain of our own modules, not only in their own lines."""
     seen, waiting = set(), [name]
     while waiting:

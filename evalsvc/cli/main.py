@@ -32,6 +32,7 @@ COMMANDS = (
     "joint",
     "history",
     "bench-serve",
+    "capacity",
     "ls",
     "show",
     "baseline",

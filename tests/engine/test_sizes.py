@@ -1,0 +1,42 @@
+"""Bytes from shapes are those of what the engine packs and holds."""
+
+import pytest
+import torch
+
+from evalsvc.capacity.model import model_of
+from evalsvc.capacity.sharing import Devices, place
+from evalsvc.engine.kv.pool import KVPool, Scales
+from evalsvc.engine.precision import parse_plan
+from evalsvc.engine.quantize import quantize
+from evalsvc.engine.sizes import heads_bytes, matrix_bytes
+
+WEIGHTS = ["fp32", "bf16", "fp8", "fp8:w8a16", "int4:g32", "int4:g64:asym", "int4:g128", "int4:g128:asym"]
+
+
+@pytest.mark.parametrize("text", WEIGHTS)
+@pytest.mark.parametrize("shape", [(48, 256), (130, 128)])
+def test_a_matrix_takes_what_its_packed_tensors_do(text, shape):
+    fmt = parse_plan(f"w={text}").decode.weights
+    packed = quantize(torch.randn(shape), fmt)
+    tensors = [packed] if isinstance(packed, torch.Tensor) else packed.tensors()
+    assert matrix_bytes(*shape, fmt) == sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize("text", ["fp32", "bf16", "fp8", "int8", "fp8:uncalibrated", "fp8:head:given"])
+def test_a_token_takes_what_the_pool_does(text):
+    fmt = parse_plan(f"kv={text}").decode.kv
+    scales = Scales(torch.ones(3, 2), torch.ones(3, 2)) if fmt.given else None
+    pool = KVPool(fmt, 3, 2, 32, 16, scales)
+    assert pool.bytes_per_token() == 3 * heads_bytes(2, 32, fmt)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "smollm3", "olmo2", "phi3"])
+@pytest.mark.parametrize("plan", ["w=bf16,kv=bf16", "w=int4:g32:asym,kv=fp8", "w=fp8,kv=int8", "w=int4:g32:lm_head"])
+def test_a_whole_model_takes_what_the_engines_proof_counts(serve, name, plan):
+    engine = serve(name, plan)
+    proof, stage = engine.proof()["decode"], engine.arm().decode
+    found = place(model_of(dict(engine.checkpoint.config), name), parse_plan(plan).decode, Devices())
+    biases = [layer.bias for layer in stage.weights.linears.values() if layer.bias is not None]
+    counted = proof["weights"]["format_bytes"] + proof["weights"]["other_bytes"]
+    assert found.weights_bytes == counted + sum(bias.numel() * bias.element_size() for bias in biases)
+    assert found.kv_bytes_per_token == proof["kv"]["bytes_per_token"]
