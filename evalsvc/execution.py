@@ -22,6 +22,7 @@ from evalsvc.questions import Question, questions
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.answers import answers
+from evalsvc.store.run_keys import run_of_key
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
 from evalsvc.targets.base import ArmFacts
@@ -105,7 +106,13 @@ def _passages(path: Path) -> list[str]:
 
 
 def execute(
-    prepared: Prepared, store: Store, report: Reporter, *, new: bool = False, policy: Policy | None = None
+    prepared: Prepared,
+    store: Store,
+    report: Reporter,
+    *,
+    new: bool = False,
+    key: str | None = None,
+    policy: Policy | None = None,
 ) -> int:
     """Runs what is missing and returns the id of the main run.
 
@@ -114,6 +121,7 @@ def execute(
         store: Open for writing, and locked by the caller.
         report: Told of progress.
         new: Start another run even when this one is finished or under way.
+        key: Go on with the run that was begun under this key, finished or not; else start another under it.
         policy: A sequential one stops candidates once they are decided; None asks everything.
 
     Raises:
@@ -122,8 +130,11 @@ def execute(
     experiment = prepared.experiment
     facts = _facts(prepared)
     fingerprints = {name: fact.fingerprint for name, fact in facts.items()}
-    found = None if new else writer.find_run(store, prepared.hash, fingerprints)
-    run_id = _open_run(store, prepared, "main", None) if found is None else found
+    if key is not None:
+        found = _keyed(store, key, prepared.hash, fingerprints)
+    else:
+        found = None if new else writer.find_run(store, prepared.hash, fingerprints)
+    run_id = _open_run(store, prepared, "main", None, key) if found is None else found
     arms = _open_arms(store, run_id, facts.values(), prepared)
     jobs = [Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not _finished(store, arm)])]
     aa_id = None
@@ -291,7 +302,13 @@ def _target(prepared: Prepared, batch: int, names: Collection[str]):
     )
 
 
-def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None) -> int:
+def _keyed(store: Store, key: str, digest: str, fingerprints: Mapping[str, str]) -> int | None:
+    """The run of a key, where it is still of this experiment, model and engine."""
+    found = run_of_key(store, key)
+    return found if found is not None and writer.continues(store, found, digest, fingerprints) else None
+
+
+def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None, key: str | None = None) -> int:
     experiment = prepared.experiment
     return writer.open_run(
         store,
@@ -302,6 +319,7 @@ def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None) -
         seed=experiment.seed + (kind == "aa"),
         kind=kind,
         linked_run_id=linked,
+        key=key,
     )
 
 

@@ -110,7 +110,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: int) -> None:
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     reporter = _Forwarding(news)
     signal.signal(signal.SIGTERM, reporter.interrupt)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored where a shell started the command in the background
@@ -130,7 +130,7 @@ def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: 
         )
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Ends this process when its parent is another one than it was: it was killed."""
     while os.getppid() == parent:
         time.sleep(0.5)

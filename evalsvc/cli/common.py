@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_DB = "results/evalsvc.sqlite"
+DEFAULT_JOBS = "jobs.yaml"
 ADDRESS_HELP = "RUN:ARM, @NAME of a promoted baseline, or ARM of its latest finished run."
 
 Db = Annotated[
     str, typer.Option("--db", envvar="EVALSVC_DB", metavar="PATH", help="Database of the runs.", show_envvar=True)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Jobs = Annotated[
+    str, typer.Option("--jobs", envvar="EVALSVC_JOBS", metavar="FILE", help="Jobs file (YAML).", show_envvar=True)
+]
 AllowCode = Annotated[
     bool,
     typer.Option(
@@ -50,6 +54,11 @@ def print_json(document: Any) -> None:
     """Prints one JSON document: ASCII, so that no stored character reaches a terminal or breaks a line."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def error_document(kind: str, message: str, exit_code: int) -> dict[str, Any]:
+    """What stands on stdout in place of a result under --json."""
+    return {"schema": "evalsvc.error/1", "error": {"kind": kind, "message": message}, "exit_code": exit_code}
 
 
 def refuse_unwritable(*paths: Path | None) -> None:

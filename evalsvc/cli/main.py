@@ -5,13 +5,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from keyword import iskeyword
 
 import typer
 
-from evalsvc.cli.common import one_line
+from evalsvc.cli.common import error_document, one_line, print_json
 from evalsvc.errors import EXIT_ERROR, EvalsvcError
 
 INTERRUPTED = 130
@@ -33,12 +34,19 @@ COMMANDS = (
     "history",
     "bench-serve",
     "capacity",
+    "scheduler",
+    "worker",
+    "run-due",
+    "jobs",
     "ls",
     "show",
+    "export",
     "baseline",
     "db",
     "dashboard",
     "suite",
+    "init",
+    "doctor",
     "model",
 )
 
@@ -50,9 +58,7 @@ Exit codes: 0 PASS, 1 REGRESSED, 2 usage or error, 3 INCONCLUSIVE, 4 INVALID.
 
 def build_app() -> typer.Typer:
     """All commands. Their modules import nothing heavy; what a command needs, it imports when called."""
-    app = typer.Typer(
-        help=_HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-    )
+    app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
     @app.callback()
     def options(
@@ -81,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
+    say = partial(_say, debug=debug, as_json="--json" in arguments)
     try:
         code = build_app()(arguments, prog_name="evalsvc", standalone_mode=False)
         sys.stdout.flush()
@@ -88,25 +95,34 @@ def _run(arguments: list[str], debug: bool) -> int:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except EvalsvcError as error:
-        return _say(str(error), error.exit_code, debug)
+        return say(type(error).__name__, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted", INTERRUPTED, False)
-    except (BrokenPipeError, SystemExit):  # the reader of our output left (typer would exit 1); nobody to tell
+        return say("Interrupted", "interrupted", INTERRUPTED, debug=False)
+    except (BrokenPipeError, SystemExit) as left:
+        if isinstance(left, SystemExit) and not left.code:  # shell completion leaves so
+            return 0
+        # the reader of our output left (typer would exit 1); nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     except Exception as error:
         if isinstance(error, _UsageError):
             error.show()  # pyright: ignore[reportAttributeAccessIssue]
-            return EXIT_ERROR
+            message = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
+            return say("UsageError", message, EXIT_ERROR, debug=False, shown=True)
         hint = "" if debug else "; --debug shows the traceback"
-        return _say(f"unexpected {type(error).__name__}: {error}{hint}", EXIT_ERROR, debug)
+        return say(type(error).__name__, f"unexpected {type(error).__name__}: {error}{hint}", EXIT_ERROR)
 
 
-def _say(message: str, code: int, debug: bool) -> int:
+def _say(kind: str, message: str, code: int, *, debug: bool, as_json: bool, shown: bool = False) -> int:
+    """One sentence on stderr, and under --json the same as a document on stdout; returns the exit code."""
     if debug:
         traceback.print_exc()
     with suppress(BrokenPipeError):
-        print(f"error: {one_line(message)}", file=sys.stderr)
+        if not shown:
+            print(f"error: {one_line(message)}", file=sys.stderr)
+        if as_json:
+            print_json(error_document(kind, one_line(message), code))
+            sys.stdout.flush()
     return code
 
 

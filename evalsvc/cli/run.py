@@ -13,6 +13,11 @@ def run(
         str | None, typer.Option("--gate", metavar="POLICY", help="Policy file; its verdicts set the exit code.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start another run even if this one exists.")] = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="TEXT", help="Go on with the run begun under this key, or start one under it."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait while another run writes to the database.")] = False,
     families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
     allow_code: AllowCode = False,
     db: Db = DEFAULT_DB,
@@ -30,6 +35,7 @@ def run(
     from evalsvc.cli.oddities import oddities
     from evalsvc.cli.progress import TerminalReporter
     from evalsvc.cli.run_report import decide_run, render_arms, run_document
+    from evalsvc.errors import ConfigError
     from evalsvc.execution import execute, prepare
     from evalsvc.gate import combine_exit_codes, provable_sentence
     from evalsvc.policy import Policy, load_policy
@@ -37,6 +43,8 @@ def run(
     from evalsvc.store.lock import run_lock
     from evalsvc.store.session import Location, open_store
 
+    if new and key is not None:
+        raise ConfigError("--new and --key contradict each other: a key's run is gone on with")
     prepared = prepare(Path(file), allow_code=allow_code)
     named = prepared.experiment.policy
     if gate is not None:
@@ -50,8 +58,8 @@ def run(
     with TerminalReporter() as report:
         report.note(provable_sentence(prepared.items_by_suite(), policy))
         try:
-            with run_lock(db), open_store(db, create=True) as store:
-                run_id = execute(prepared, store, report, new=new, policy=policy)
+            with run_lock(db, wait=wait), open_store(db, create=True) as store:
+                run_id = execute(prepared, store, report, new=new, key=key, policy=policy)
                 decisions = decide_run(store, run_id, policy)
         except KeyboardInterrupt:
             report.note("what was answered is stored; the same command goes on from there")

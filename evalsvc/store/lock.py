@@ -11,8 +11,8 @@ from evalsvc.store.session import Location
 
 
 @contextmanager
-def run_lock(path_or_url: str | os.PathLike[str]) -> Iterator[None]:
-    """Holds `PATH.lock` while a run writes.
+def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
+    """Holds `PATH.lock` while a run writes; `wait` until another one has ended.
 
     The file stays behind when the lock is released: removing it would let two runs hold two files of one name.
     A `postgresql://` URL is not guarded by this lock.
@@ -29,7 +29,7 @@ def run_lock(path_or_url: str | os.PathLike[str]) -> Iterator[None]:
         handle = lock_path.open("a+", encoding="utf-8")
     with handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             handle.seek(0)
             holder = handle.read().strip()

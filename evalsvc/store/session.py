@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from evalsvc.errors import ConfigError, StoreError
+from evalsvc.store import job_tables as _job_tables  # noqa: F401, its tables belong to the schema
 from evalsvc.store.failures import store_errors
 from evalsvc.store.revisions import BEFORE_REVISIONS, check_revision, create_tables, held_revision, upgrade
 from evalsvc.store.schema import READABLE_FROM, REVISION

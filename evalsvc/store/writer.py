@@ -9,6 +9,7 @@ from sqlalchemy import Table, delete, select, update
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import StoreError
+from evalsvc.store.job_tables import RunKeyRow
 from evalsvc.store.records import NewSample, NewScore, Rescored
 from evalsvc.store.schema import Arm, DecisionRow, ItemRow, Run, Sample, ScoreRow, TurnRow, utc_now
 from evalsvc.store.session import Store
@@ -28,8 +29,9 @@ def open_run(
     seed: int,
     kind: str = "main",
     linked_run_id: int | None = None,
+    key: str | None = None,
 ) -> int:
-    """Starts a run and returns its id."""
+    """Starts a run and returns its id; a `key` means this one from now on."""
     with store.transaction() as session:
         run = Run(
             experiment=experiment,
@@ -42,6 +44,8 @@ def open_run(
         )
         session.add(run)
         session.flush()
+        if key is not None:
+            session.merge(RunKeyRow(key=key, run_id=run.id))
         return run.id
 
 
@@ -290,6 +294,15 @@ def find_run(
             if all(fingerprints.get(name) == fingerprint for name, fingerprint in arms):
                 return run_id
     return None
+
+
+def continues(store: Store, run_id: int, experiment_hash: str, fingerprints: Mapping[str, str]) -> bool:
+    """Whether one run can be gone on with; arguments as of `find_run`."""
+    with store.session() as session:
+        run = session.get(Run, run_id)
+        arms = session.execute(select(Arm.name, Arm.fingerprint).where(Arm.run_id == run_id)).all()
+    same = run is not None and run.experiment_hash == experiment_hash
+    return same and all(fingerprints.get(name) == fingerprint for name, fingerprint in arms)
 
 
 def storable_text(text: str) -> str:

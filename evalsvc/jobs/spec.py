@@ -1,0 +1,197 @@
+"""A jobs file: which experiments run when, under which policy, and who is told."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from evalsvc.jobs.calendar import EPOCH
+from evalsvc.yamlfile import read_model
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=60)]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Event = Literal["regressed", "invalid", "recovered", "missed", "incident", "failed"]
+Seconds = Annotated[float, Field(gt=0, le=30 * 86400, allow_inf_nan=False)]
+ALL_EVENTS: tuple[Event, ...] = ("regressed", "invalid", "recovered", "missed", "incident", "failed")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Told(_Frozen):
+    on: Annotated[tuple[Event, ...], Field(min_length=1)] = ALL_EVENTS
+
+
+class Webhook(_Told):
+    """A POST of JSON, signed as the Standard Webhooks specification says where there is a secret.
+
+    Attributes:
+        on: Events that are told.
+        url: Where to, or
+        url_env: the environment variable that holds it, for addresses that are secrets themselves.
+        secret_env: Environment variable with the signing secret.
+    """
+
+    kind: Literal["webhook"]
+    url: str | None = None
+    url_env: Variable | None = None
+    secret_env: Variable | None = None
+
+    @model_validator(mode="after")
+    def _one_address(self) -> "Webhook":
+        return _with_one_address(self)
+
+
+class Slack(_Told):
+    """A POST of Slack's own form, which Mattermost and others take too; keys as `Webhook`."""
+
+    kind: Literal["slack"]
+    url: str | None = None
+    url_env: Variable | None = None
+
+    @model_validator(mode="after")
+    def _one_address(self) -> "Slack":
+        return _with_one_address(self)
+
+
+class Email(_Told):
+    """A message by SMTP.
+
+    Attributes:
+        on: Events that are told.
+        host: SMTP server.
+        port: Its port.
+        security: `starttls`, `tls` from the first byte, or `none`.
+        sender: Address that it comes from.
+        to: Addresses that it goes to.
+        user_env: Environment variable with the user; none does not log in.
+        password_env: Environment variable with the password.
+    """
+
+    kind: Literal["email"]
+    host: Annotated[str, Field(min_length=1)]
+    port: Annotated[int, Field(ge=1, le=65535)] = 587
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    sender: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")]
+    to: Annotated[tuple[Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")], ...], Field(min_length=1)]
+    user_env: Variable | None = None
+    password_env: Variable | None = None
+
+    @model_validator(mode="after")
+    def _both(self) -> "Email":
+        if (self.user_env is None) != (self.password_env is None):
+            raise ValueError("user_env and password_env come together")
+        return self
+
+
+class Command(_Told):
+    """A program that reads the notice as JSON on its standard input; no shell is between.
+
+    Attributes:
+        on: Events that are told.
+        argv: The program and its arguments.
+        timeout_s: Seconds after which it is ended.
+    """
+
+    kind: Literal["command"]
+    argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    timeout_s: Seconds = 30.0
+
+
+Channel = Annotated[Webhook | Slack | Email | Command, Field(discriminator="kind")]
+
+
+class Job(_Frozen):
+    """One job.
+
+    Attributes:
+        cron: Five fields, as Debian's cron reads them.
+        time_zone: IANA name of the zone that they are in.
+        experiment: Experiment file; paths start from the jobs file's folder.
+        policy: Gate policy of its decisions.
+        notify: Channels that are told.
+        missed: What becomes of planned times that were not queued within `grace_s`: `skip` runs none of them, `once`
+            the latest of all that are due, `all` each.
+        grace_s: Seconds after its planned time within which an execution is on time.
+        timeout_s: Seconds that one attempt may take.
+        retries: Attempts after the first, where one ended without a result.
+        backoff_s: Seconds before the first retry; doubled each time.
+        allow_code: Run Python that task files of one's own name.
+    """
+
+    cron: str
+    time_zone: str = "UTC"
+    experiment: Annotated[str, Field(min_length=1)]
+    policy: Annotated[str, Field(min_length=1)]
+    notify: tuple[Name, ...] = ()
+    missed: Literal["skip", "once", "all"] = "once"
+    grace_s: Seconds = 300.0
+    timeout_s: Seconds = 4 * 3600.0
+    retries: Annotated[int, Field(ge=0, le=100)] = 2
+    backoff_s: Seconds = 60.0
+    allow_code: bool = False
+
+    @field_validator("cron")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        if len(text.split()) != 5:
+            raise ValueError(f"{text!r} has {len(text.split())} fields; cron has five: minute hour day month weekday")
+        try:
+            CronSim(text, EPOCH)
+        except CronSimError as error:
+            raise ValueError(f"{text!r}: {str(error).lower()}") from None
+        return " ".join(text.split())
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (KeyError, ValueError, OSError):  # no such zone, no name of one, a folder of them
+            raise ValueError(f"{name!r} is no IANA time zone, such as Europe/Berlin or UTC") from None
+        return name
+
+
+class JobsFile(_Frozen):
+    """A jobs file.
+
+    Attributes:
+        jobs: Name to job.
+        channels: Name to channel.
+    """
+
+    jobs: Annotated[dict[Name, Job], Field(min_length=1)]
+    channels: dict[Name, Channel] = {}
+
+    def told(self, job: str, event: Event) -> list[str]:
+        """Channels that hear of an event of a job."""
+        return [name for name in dict.fromkeys(self.jobs[job].notify) if event in self.channels[name].on]
+
+    @model_validator(mode="after")
+    def _channels_exist(self) -> "JobsFile":
+        for name, job in self.jobs.items():
+            for channel in job.notify:
+                if channel not in self.channels:
+                    known = f"channels are {', '.join(self.channels)}" if self.channels else "there are no channels"
+                    raise ValueError(f"job {name} notifies '{channel}', and {known}")
+        return self
+
+
+def load_jobs(path: str | Path) -> JobsFile:
+    """Reads a jobs file.
+
+    Raises:
+        ConfigError: One sentence with file, line and key.
+    """
+    return read_model(path, JobsFile)
+
+
+def _with_one_address(channel):
+    if (channel.url is None) == (channel.url_env is None):
+        raise ValueError("give either url or url_env")
+    if channel.url is not None and not channel.url.startswith(("https://", "http://")):
+        raise ValueError("url begins with https:// or http://")
+    return channel
