@@ -96,6 +96,9 @@ def lease(store: Store, holder: str, now: datetime, lease_s: float, jobs: Sequen
         and_(ExecutionRow.status == "running", ExecutionRow.lease_until < text),
     )
     waiting = select(ExecutionRow).where(free, ExecutionRow.job.in_(jobs)).order_by(ExecutionRow.planned_at)
+    with store.session() as session:  # most looks find nothing, and then nothing is locked
+        if session.scalars(waiting.limit(1)).first() is None:
+            return None
     with store.transaction() as session:
         tried: set[str] = set()
         for row in session.scalars(waiting).all():

@@ -22,9 +22,9 @@ CRONS = {"nightly": "30 2 * * *", "midnight": "0 0 * * *", "often": "*/45 1-4 * 
 @pytest.mark.parametrize(
     ("zone", "begin"),
     [
-        ("Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC)),
-        ("Europe/Berlin", datetime(2026, 10, 24, 12, tzinfo=UTC)),
-        ("America/Los_Angeles", datetime(2026, 3, 7, 20, tzinfo=UTC)),
+        ("Europe/Berlin", datetime(2026, 3, 28, 22, tzinfo=UTC)),
+        ("Europe/Berlin", datetime(2026, 10, 24, 21, tzinfo=UTC)),
+        ("America/Los_Angeles", datetime(2026, 3, 8, 7, tzinfo=UTC)),
     ],
 )
 def test_two_schedulers_and_three_workers_do_every_planned_time_exactly_once(store, zone, begin):
@@ -42,29 +42,31 @@ def test_two_schedulers_and_three_workers_do_every_planned_time_exactly_once(sto
                     finished[held.job, held.planned_at] += 1
                 return ended
 
-        return Counted(clock, rng.choice([30, 400, 1500]), decided())
+        return Counted(clock, rng.choice([30, 400, 1200]), decided())
 
     def worker(n):
-        return Worker(store, jobs, f"w{n}", clock, start, lease_s=200)
+        return Worker(store, jobs, f"w{n}", clock, start, lease_s=400)
 
     workers, n, dead = [worker(i) for i in range(3)], 3, 0
     look(store, jobs, begin)
-    until = begin + timedelta(hours=44)
-    while (
-        clock() < until or waiting_executions(store, list(CRONS), clock(), later=True) or any(w.busy for w in workers)
-    ):
+    until = begin + timedelta(hours=9)
+
+    def unfinished():
+        return waiting_executions(store, list(CRONS), clock(), later=True) or any(one.busy for one in workers)
+
+    while clock() < until or unfinished():
         for _ in range(2):
             if rng.random() < 0.7:
                 look(store, jobs, min(clock(), until))
         rng.shuffle(workers)
         for i, one in enumerate(workers):
             one.step()
-            if one.busy and rng.random() < 0.1:
+            if one.busy and rng.random() < 0.2:
                 workers[i], n, dead = worker(n), n + 1, dead + 1
-        clock.turn(60)
+        clock.turn(120)
     planned = {(name, at) for name, cron in CRONS.items() for at in planned_between(cron, zone, begin, until)}
     rows = executions.executions(store, most=1000)
-    assert {(row.job, row.planned_at) for row in rows} == planned and len(rows) == len(planned) > 10
+    assert {(row.job, row.planned_at) for row in rows} == planned and len(rows) == len(planned) >= 5
     assert {row.status for row in rows} == {"done"}
     assert finished == Counter(planned), "no run was finished twice"
     assert dead > 2 and any(row.attempt > 1 for row in rows)
