@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, Double, ForeignKey, Index, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REVISION = "0001"  # the newest of store/migrations, which say how to add one
+REVISION = "0002"  # the newest of store/migrations, which say how to add one
 READABLE_FROM = "0000"  # files from this revision on are read as they are; "0000" is before there were revisions
 
 

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+from evalsvc.store import job_tables as _job_tables  # noqa: F401, its tables belong to the schema
 from evalsvc.store.schema import Base
 
 context.configure(

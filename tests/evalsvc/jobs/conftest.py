@@ -60,8 +60,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path) -> Any:
-    with open_store(tmp_path / "q.sqlite", create=True) as store:
+def store(tmp_path, request) -> Any:
+    """An SQLite file; where a test asks for `postgresql`, a database of the server of this test run."""
+    kind = getattr(request, "param", "sqlite")
+    url = tmp_path / "q.sqlite" if kind == "sqlite" else request.getfixturevalue("postgres").new()
+    with open_store(url, create=True) as store:
         yield store
 
 

@@ -16,9 +16,11 @@ from evalsvc.store.executions import waiting_executions
 
 from .conftest import Clock, FakeRun, decided
 
+both = pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
 CRONS = {"nightly": "30 2 * * *", "midnight": "0 0 * * *", "often": "*/45 1-4 * * *"}
 
 
+@both
 @pytest.mark.parametrize(
     ("zone", "begin"),
     [
@@ -72,6 +74,7 @@ def test_two_schedulers_and_three_workers_do_every_planned_time_exactly_once(sto
     assert dead > 2 and any(row.attempt > 1 for row in rows)
 
 
+@both
 def test_schedulers_that_look_at_the_same_moment_queue_once(store, make_jobs, clock):
     jobs = make_jobs(cron="* * * * *", missed="all")
     look(store, jobs, clock())
@@ -91,6 +94,7 @@ def test_schedulers_that_look_at_the_same_moment_queue_once(store, make_jobs, cl
     assert sorted(found) == [0, 0, 0, 20] and len(executions.executions(store)) == 20
 
 
+@both
 def test_workers_that_take_at_the_same_moment_take_different_things(store, clock):
     names = [f"j{n}" for n in range(3)]
     job = {"cron": "0 * * * *", "experiment": "e", "policy": "p"}
