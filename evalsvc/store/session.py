@@ -78,9 +78,7 @@ class Store:
         self.address = address
         self.engine = engine
         self.read_only = read_only
-        server = engine.dialect.name != "sqlite"
-        options = {"isolation_level": "READ COMMITTED"} if server else {"evalsvc_write": True}
-        self._writing = engine.execution_options(**options)
+        self._writing = engine.execution_options(evalsvc_write=True)
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +110,8 @@ class Store:
         if self.read_only:
             raise StoreError(f"{self.name}: was opened for reading only")
         with store_errors(self.name), Session(self._writing, expire_on_commit=False) as session, session.begin():
+            if self.engine.dialect.name != "sqlite":  # said of the connection: an engine's own level goes before
+                session.connection(execution_options={"isolation_level": "READ COMMITTED"})
             yield session
 
 

@@ -13,14 +13,6 @@ from evalsvc.store.baselines import promote
 from evalsvc.store.session import open_store
 
 
-def make_early(path: Path) -> None:
-    """As a database looked before there were promotions."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.execute("DROP TABLE baselines")
-        raw.execute("DROP TABLE alembic_version")
-        raw.execute("UPDATE meta SET value = '1'")
-
-
 def tables(path: Path) -> set[str]:
     with contextlib.closing(sqlite3.connect(path)) as raw:
         return {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -87,7 +79,7 @@ def test_a_promotion_needs_a_reason(store, build):
         promote(store, queries.resolve_arm(store, "base"), "prod", " \n")
 
 
-def test_an_early_database_is_read_as_it_is_and_gets_the_table_when_it_is_written_to(path, store, build):
+def test_an_early_database_is_read_as_it_is_and_gets_the_table_when_it_is_written_to(path, store, build, make_early):
     build.finished("base")
     store.close()
     make_early(path)
@@ -101,7 +93,7 @@ def test_an_early_database_is_read_as_it_is_and_gets_the_table_when_it_is_writte
         assert queries.resolve_arm(opened, "@prod").name == "base"
 
 
-def test_two_that_open_an_early_database_at_once_both_find_the_table(path, store, build):
+def test_two_that_open_an_early_database_at_once_both_find_the_table(path, store, build, make_early):
     build.finished("base")
     store.close()
     make_early(path)

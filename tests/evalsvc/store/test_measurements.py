@@ -1,6 +1,5 @@
 """Figures of serving in the database."""
 
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -59,11 +58,10 @@ def test_what_is_no_number_is_not_stored(tmp_path):
         assert measurements(store) == []
 
 
-def test_a_database_from_before_holds_none_and_gets_the_table_when_written(tmp_path):
+def test_a_database_from_before_holds_none_and_gets_the_table_when_written(tmp_path, make_early):
     path = tmp_path / "runs.sqlite"
     open_store(path, create=True).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE measurements")
+    make_early(path)
     assert stored(path) == []
     with open_store(path) as store:
         save(store, ONE)

@@ -212,3 +212,15 @@ def test_a_second_run_is_refused_until_the_first_dies(path: Path):
 def test_the_lock_in_a_missing_folder_is_one_sentence(tmp_path: Path):
     with pytest.raises(StoreError, match="No such file or directory"), run_lock(tmp_path / "gone" / "a.db"):
         pass
+
+
+def test_on_a_server_reading_sees_one_state_and_writing_sees_what_others_committed(postgres):
+    """A writer of one state would fail wherever another one was faster."""
+    level = text("SHOW transaction_isolation")
+    with open_store(postgres.new(), create=True) as store:
+        with store.transaction() as session:
+            assert session.scalar(level) == "read committed"
+        with store.session() as session:
+            assert session.scalar(level) == "repeatable read"
+        with store.transaction() as session:
+            assert session.scalar(level) == "read committed"

@@ -1,4 +1,4 @@
-"""Tables of jobs; and that of measurements, which files of some evalsvc from before have."""
+"""Tables of jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,8 +8,6 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    if not sa.inspect(op.get_bind()).has_table("measurements"):
-        _measurements()
     op.create_table(
         "alerts",
         sa.Column("job", sa.String(), nullable=False),
@@ -83,27 +81,3 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"]),
         sa.PrimaryKeyConstraint("key"),
     )
-
-
-def _measurements() -> None:
-    op.create_table(
-        "measurements",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("fingerprint", sa.String(), nullable=False),
-        sa.Column("arm", sa.String(), nullable=False),
-        sa.Column("plan", sa.String(), nullable=False),
-        sa.Column("device", sa.String(), nullable=False),
-        sa.Column("settings_hash", sa.String(), nullable=False),
-        sa.Column("settings", sa.JSON(), nullable=False),
-        sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("prompt_tokens", sa.Integer(), nullable=False),
-        sa.Column("concurrency", sa.Integer(), nullable=False),
-        sa.Column("repeat", sa.Integer(), nullable=False),
-        sa.Column("status", sa.String(), nullable=False),
-        sa.Column("message", sa.Text(), nullable=True),
-        sa.Column("figures", sa.JSON(), nullable=False),
-        sa.Column("created_at", sa.String(), nullable=False),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("fingerprint", "settings_hash", "kind", "prompt_tokens", "concurrency", "repeat"),
-    )
-    op.create_index("ix_measurements_fingerprint", "measurements", ["fingerprint"])
