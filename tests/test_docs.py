@@ -13,6 +13,7 @@ from typer.main import get_command
 from evalsvc import errors
 from evalsvc.cli.main import COMMANDS, build_app
 from evalsvc.experiment import ArmConfig, Experiment, load_experiment
+from evalsvc.jobs.spec import ALL_EVENTS, Command, Email, Job, JobsFile, Slack, Webhook, load_jobs
 from evalsvc.limits import Margin, MoreSampling
 from evalsvc.modes import MODES
 from evalsvc.policy import Policy, load_policy
@@ -72,6 +73,26 @@ def test_every_key_of_an_experiment_stands_in_the_readme(key: str) -> None:
 @pytest.mark.parametrize("key", [*Policy.model_fields, *Margin.model_fields, *MoreSampling.model_fields])
 def test_every_key_of_a_policy_stands_in_the_readme(key: str) -> None:
     assert re.search(rf"\b{key}\b", section("The policy file"))
+
+
+JOB_MODELS = (JobsFile, Job, Webhook, Slack, Email, Command)
+
+
+@pytest.mark.parametrize("key", sorted({key for model in JOB_MODELS for key in model.model_fields}))
+def test_every_key_of_a_jobs_file_stands_in_the_readme(key: str) -> None:
+    assert re.search(rf"\b{key}\b", section("On a schedule"))
+
+
+def test_every_event_stands_in_the_readme() -> None:
+    assert all(f"`{event}`" in section("On a schedule") for event in ALL_EVENTS)
+
+
+def test_the_jobs_file_in_the_readme_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(next(text for text in fenced("yaml") if text.startswith("jobs:")))
+    read = load_jobs(path)
+    assert set(Job.model_fields) == read.jobs["nightly"].model_fields_set, "it shows every key"
+    assert {channel.kind for channel in read.channels.values()} == {"slack", "webhook", "email", "command"}
 
 
 def test_the_policy_in_the_readme_can_be_read(tmp_path: Path) -> None:

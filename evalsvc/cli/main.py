@@ -40,13 +40,10 @@ COMMANDS = (
     "jobs",
     "ls",
     "show",
-    "export",
     "baseline",
     "db",
     "dashboard",
     "suite",
-    "init",
-    "doctor",
     "model",
 )
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from evalsvc.jobs.outcome import Ended, meaning
+from evalsvc.jobs.outcome import Ended, is_result, meaning
 from evalsvc.jobs.spec import Job
 from evalsvc.store.executions import Execution
 
@@ -62,8 +62,10 @@ class RunProcess:
         if self._ended is None and (code := self._process.poll()) is not None:
             self._signal(signal.SIGKILL)  # what it started and left behind
             document = _document(self._out)
-            message = _last_words(document, self._err) if code else ""
-            self._ended = Ended(code, document, self._redact(message or (meaning(code) if code else "")))
+            ended = Ended(code, document, "")
+            message = "" if is_result(ended) else _last_words(self._err) or meaning(code)
+            told = ((document or {}).get("error") or {}).get("message", "")
+            self._ended = Ended(code, document, self._redact(str(told) or message))
             self._out.close()
             self._err.close()
         return self._ended
@@ -91,10 +93,8 @@ def _document(out: IO[bytes]) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _last_words(document: dict[str, Any] | None, err: IO[bytes]) -> str:
-    """The error as the command told it, or the last line of stderr."""
-    if document is not None and "error" in document:
-        return str(document["error"]["message"])
+def _last_words(err: IO[bytes]) -> str:
+    """The last line of stderr."""
     size = err.seek(0, os.SEEK_END)
     err.seek(max(0, size - _TAIL_BYTES))
     lines = err.read().decode("utf-8", "replace").split("\n")

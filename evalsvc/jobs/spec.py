@@ -22,14 +22,14 @@ class _Frozen(BaseModel):
 
 
 class _Told(_Frozen):
-    on: Annotated[tuple[Event, ...], Field(min_length=1)] = ALL_EVENTS
+    events: Annotated[tuple[Event, ...], Field(min_length=1)] = ALL_EVENTS
 
 
 class Webhook(_Told):
     """A POST of JSON, signed as the Standard Webhooks specification says where there is a secret.
 
     Attributes:
-        on: Events that are told.
+        events: What is told.
         url: Where to, or
         url_env: the environment variable that holds it, for addresses that are secrets themselves.
         secret_env: Environment variable with the signing secret.
@@ -61,7 +61,7 @@ class Email(_Told):
     """A message by SMTP.
 
     Attributes:
-        on: Events that are told.
+        events: What is told.
         host: SMTP server.
         port: Its port.
         security: `starttls`, `tls` from the first byte, or `none`.
@@ -91,7 +91,7 @@ class Command(_Told):
     """A program that reads the notice as JSON on its standard input; no shell is between.
 
     Attributes:
-        on: Events that are told.
+        events: What is told.
         argv: The program and its arguments.
         timeout_s: Seconds after which it is ended.
     """
@@ -168,7 +168,7 @@ class JobsFile(_Frozen):
 
     def told(self, job: str, event: Event) -> list[str]:
         """Channels that hear of an event of a job."""
-        return [name for name in dict.fromkeys(self.jobs[job].notify) if event in self.channels[name].on]
+        return [name for name in dict.fromkeys(self.jobs[job].notify) if event in self.channels[name].events]
 
     @model_validator(mode="after")
     def _channels_exist(self) -> "JobsFile":

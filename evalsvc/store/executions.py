@@ -7,6 +7,7 @@ job is held while something of that job changes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -55,8 +56,9 @@ class Execution:
 def record(row: ExecutionRow) -> Execution:
     """A row as a plain record."""
     times = ("planned_at", "not_before", "lease_until", "started_at", "ended_at")
-    fields = {name: getattr(row, name) for name in Execution.__dataclass_fields__}
-    return Execution(**fields | {name: None if fields[name] is None else read_stamp(fields[name]) for name in times})
+    fields: dict[str, Any] = {name: getattr(row, name) for name in Execution.__dataclass_fields__}
+    fields |= {name: read_stamp(fields[name]) for name in times if fields[name] is not None}
+    return Execution(**fields)
 
 
 def hold_job(session: Session, job: str) -> ScheduleRow | None:
