@@ -1,74 +1,110 @@
-"""The dashboard: one page with three views of one run. Started by `evalsvc dashboard`.
+"""The dashboard: pages over one database, read only. Started by `evalsvc dashboard`.
 
 Run it alone with `python -m streamlit run dashboards/app.py -- --db PATH`.
 """
 
 import os
 import sys
-from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from functools import partial
 
 import streamlit as st
 
-from evalsvc.dashboards import markup, page_flips, page_forest, page_verdicts, reads
+from evalsvc.dashboards import markup, reads
 from evalsvc.dashboards.launch import database_address
+from evalsvc.dashboards.pages import HOME, PAGES, Listed
+from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.selection import pick
 from evalsvc.dashboards.text import visible_text
 from evalsvc.errors import EvalsvcError
-from evalsvc.store.records import RunRecord
+from evalsvc.store import queries
 from evalsvc.store.session import Store, open_store
 
-T = TypeVar("T")
+DEMO_COMMAND = "evalsvc dashboard --demo"
 
 
 def main() -> None:
-    """Opens the database and shows it; whatever is wrong with it becomes one sentence."""
+    """Opens the database and shows the page that was asked for; whatever is wrong becomes one sentence."""
     st.set_page_config(page_title="evalsvc", page_icon="⚖️", layout="wide")
     st.html(markup.PAGE_STYLE)
+    shown = {
+        listed.path: st.Page(
+            partial(_page, listed), title=listed.title, icon=listed.icon, url_path=listed.path, default=listed is HOME
+        )
+        for listed in PAGES
+    }
+    st.session_state["pages"] = shown
+    sections: dict[str, list] = {}
+    for listed in PAGES:
+        sections.setdefault(listed.section, []).append(shown[listed.path])
+    st.navigation(sections).run()
+
+
+def _page(listed: Listed) -> None:
     address = database_address(sys.argv[1:], dict(os.environ))
     if address is None:
-        st.info("No database is named. Start with `evalsvc dashboard --db PATH`, or set `EVALSVC_DB`.")
+        st.info(
+            f"No database is named. Start with `evalsvc dashboard --db PATH`, or set `EVALSVC_DB`. "
+            f"To look around first: `{DEMO_COMMAND}`."
+        )
         return
     try:
         with open_store(address, read_only=True) as store:
-            _show_store(store)
+            view = _chosen(store)
+            if view is not None:
+                listed.show(store, view)
     except EvalsvcError as error:
-        st.error("The database cannot be shown.")
+        st.error("This page cannot be shown. What follows says why, and what to do.")
         st.code(visible_text(str(error)), language=None, wrap_lines=True)
 
 
-def _show_store(store: Store) -> None:
+def _chosen(store: Store) -> RunView | None:
+    """The run and baseline of the address, or None where there is nothing to look at yet, which is said."""
     runs = reads.main_runs(store)
     if not runs:
-        st.info("The database holds no run with arms yet. `evalsvc run FILE` makes one; then reload this page.")
-        return
+        st.info(
+            f"The database holds no run with arms yet. `evalsvc run FILE` makes one; then reload this page. "
+            f"A generated history to look around in: `{DEMO_COMMAND}`."
+        )
+        return None
     with st.sidebar:
-        st.html(markup.BRAND)
-        run = _pick("Run", {run.id: run for run in runs}, _run_name)
-        bases = {arm.id: arm for arm in reads.baselines(store, run)}
-        baseline = _pick("Baseline", bases, lambda arm: visible_text(arm.address, 80)) if bases else None
+        run = pick("Run", "run", {str(run.id): run for run in runs}, _run_name)
+        of_run, decided = queries.arms(store, run.id), queries.decisions(store, run.id)
+        counts = reads.held(store, of_run)
+        bases = {
+            arm.address: arm
+            for arm in reads.baselines(store, run, of_run, decided)
+            if arm.run_id != run.id or counts[arm.id].samples
+        }
+        if bases:
+            baseline = pick("Baseline", "baseline", bases, lambda arm: arm.address, f"{run.id}:{run.baseline}")
+            counts |= reads.held(store, [baseline])
+            view = reads.run_view(store, run, baseline, of_run, decided, counts)
+        else:
+            view = None
+        if view is not None and view.candidates:
+            view = replace(view, chosen=_pick_candidate(view))
         st.html(markup.database_line(store.name))
-    if baseline is None:
+    if view is None:
         st.info("The baseline of this run has no samples yet. Reload this page when the run has got so far.")
-        return
-    view = reads.run_view(store, run, baseline)
-    st.html(markup.header(view))
-    verdicts, forest, flips = st.tabs(["Verdicts", "Drop in points", "Flips"])
-    with verdicts:
-        page_verdicts.show(view)
-    with forest:
-        page_forest.show(view)
-    with flips:
-        page_flips.show(store, view)
+    return view
 
 
-def _pick(label: str, choices: dict[int, T], name: Callable[[T], str]) -> T:
-    """Picks one of the records, told apart by id, so that a choice outlives a run that grows."""
-    return choices[st.selectbox(label, list(choices), format_func=lambda number: name(choices[number]))]
+def _pick_candidate(view: RunView) -> reads.Candidate:
+    """Of the candidates one; the first that regressed where the address names none."""
+    by_name = {candidate.arm.name: candidate for candidate in view.candidates}
+    worst = next((name for name, found in by_name.items() if found.word == "REGRESSED"), None)
+    return pick("Candidate", "candidate", by_name, _candidate_name, worst)
 
 
-def _run_name(run: RunRecord) -> str:
+def _candidate_name(candidate: reads.Candidate) -> str:
+    symbol = markup.WORDS.get(candidate.word or "", markup.NOT_DECIDED)[0]
+    return f"{symbol} {candidate.arm.name}"
+
+
+def _run_name(run: reads.RunChoice) -> str:
     state = "" if run.status == "finished" else f" ({run.status})"
-    return visible_text(f"{run.id} · {run.experiment}{state}", 80)
+    return f"{run.id} · {run.experiment} · {run.began[:10]}{state}"
 
 
 if __name__ == "__main__":

@@ -11,15 +11,17 @@ from evalsvc.dashboards.text import p_value, points, visible_text
 DESCRIBED, BLIND = "described", "blind"
 # word -> (colour, shape): told apart without colour too.
 MARKS = {
-    "PASS": ("#1b7f4b", "circle"),
-    "REGRESSED": ("#c02626", "triangle-down"),
-    "INCONCLUSIVE": ("#c07d00", "diamond"),
-    "INVALID": ("#5b6675", "cross"),
-    BLIND: ("#9aa4b0", "square"),
-    DESCRIBED: ("#7d8896", "stroke"),
+    "PASS": ("#009e73", "circle"),
+    "REGRESSED": ("#d55e00", "triangle-down"),
+    "INCONCLUSIVE": ("#e69f00", "diamond"),
+    "INVALID": ("#7a8594", "cross"),
+    BLIND: ("#9aa4b0", "triangle-right"),
+    DESCRIBED: ("#8792a0", "square"),
 }
-_ROW_HEIGHT = 28
+MARGIN, FAIL, NOISE, QUIET = "#6f5fd6", "#d55e00", "#0072b2", "#8792a0"  # seen on light and on dark pages
+_ROW_HEIGHT = 42
 _AXIS_HEIGHT = 76  # the page fits axis and title into the height that is asked for
+_LABEL_UP, _MARK_AT = -11, 0.72  # a row's name stands above its marks, so that a phone has room for both
 _INDENT = "\u2003"
 
 
@@ -34,7 +36,7 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
         seen[label] = seen.get(label, 0) + 1
         lines.append(
             {
-                "row": label if seen[label] == 1 else f"{label} ({seen[label]})",
+                "row": _counted(label if seen[label] == 1 else f"{label} ({seen[label]})", row),
                 "drop": row.drop,
                 "lower": row.lower,
                 "upper": row.upper,
@@ -51,9 +53,13 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
-def points_domain(frames: Sequence[pd.DataFrame]) -> tuple[float, float]:
-    """The range in points that shows every bound, every margin and zero, with a little air."""
-    values = [0.0]
+def _counted(label: str, row: VerdictRow) -> str:
+    return f"{label} · n {row.n:,} · b {row.lost:,} · c {row.gained:,}"
+
+
+def points_domain(frames: Sequence[pd.DataFrame], noise: tuple[float, float] | None = None) -> tuple[float, float]:
+    """The range in points that shows every bound, every margin, the noise and zero, with a little air."""
+    values = [0.0, *(noise or ())]
     for frame in frames:
         for column in ("drop", "lower", "upper", "margin"):
             values += [float(value) for value in frame[column].dropna()]
@@ -62,60 +68,74 @@ def points_domain(frames: Sequence[pd.DataFrame]) -> tuple[float, float]:
     return low - air, high + air
 
 
-def forest(frame: pd.DataFrame, domain: tuple[float, float]) -> alt.LayerChart:
-    """Drop with its interval a row, zero as a thin line, the margin as a heavy dashed mark a row.
+def forest(
+    frame: pd.DataFrame, domain: tuple[float, float], noise: tuple[float, float] | None = None
+) -> alt.LayerChart:
+    """Drop with its interval a row, zero, the row's margin with what lies beyond it shaded.
 
     Args:
         frame: What `forest_frame` returned, at least one line.
         domain: Range of the axis in points.
+        noise: Interval of the drop of the baseline against itself, in points; None without an A/A.
     """
+    frame = frame.assign(end=domain[1])
+    scale = alt.Scale(domain=list(domain), nice=False, zero=False, clamp=True)
+    colour, shape = _marks(frame)
+    rows = alt.Scale(type="band", domain=list(frame["row"]), paddingInner=0.06, paddingOuter=0)
+    band = alt.Y("row:N", scale=rows, title=None, axis=None)
+    y = alt.Y("row:N", scale=rows, title=None, axis=None, bandPosition=_MARK_AT)
+    x = alt.X("drop:Q", scale=scale, axis=alt.Axis(title="drop in points (right is worse)", format="~r", tickCount=8))
+    tooltip = _forest_tooltip()
+    base = alt.Chart(frame)
+    with_margin = base.transform_filter("isValid(datum.margin)")
+    zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET, strokeWidth=1.5)
+    layers = [
+        *([_noise_band(noise, scale)] if noise else []),
+        with_margin.mark_bar(color=FAIL, opacity=0.13).encode(y=band, x=alt.X("margin:Q", scale=scale), x2="end:Q"),
+        zero.encode(x=alt.X("zero:Q", scale=scale)),
+        base.mark_rule(strokeWidth=2.5, strokeCap="round").encode(
+            y=y, x=alt.X("lower:Q", scale=scale), x2="upper:Q", color=colour, tooltip=tooltip
+        ),
+        with_margin.mark_tick(thickness=2.5, size=_ROW_HEIGHT - 20, color=MARGIN).encode(
+            y=y, x=alt.X("margin:Q", scale=scale), tooltip=tooltip
+        ),
+        base.mark_point(filled=True, size=110, opacity=1).encode(y=y, x=x, color=colour, shape=shape, tooltip=tooltip),
+        base.mark_text(align="left", baseline="middle", dy=_LABEL_UP, fontSize=12, color=QUIET).encode(
+            y=alt.Y("row:N", scale=rows, axis=None, bandPosition=0.5), x=alt.value(4), text="row:N"
+        ),
+    ]
+    height = _ROW_HEIGHT * len(frame) + _AXIS_HEIGHT
+    return alt.LayerChart(layer=alt.layer(*layers).layer, height=height, width="container").configure_view(stroke=None)
+
+
+def _noise_band(noise: tuple[float, float], scale: alt.Scale) -> alt.Chart:
+    band = pd.DataFrame({"from": [noise[0]], "to": [noise[1]], "what": ["A/A: the baseline against itself"]})
+    return (
+        alt.Chart(band)
+        .mark_rect(color=NOISE, opacity=0.14)
+        .encode(x=alt.X("from:Q", scale=scale), x2="to:Q", tooltip=["what:N", "from:Q", "to:Q"])
+    )
+
+
+def _marks(frame: pd.DataFrame) -> tuple[alt.Color, alt.Shape]:
     words = [word for word in MARKS if word in set(frame["verdict"])]
-    colour = alt.Color(
-        "verdict:N",
-        scale=alt.Scale(domain=words, range=[MARKS[word][0] for word in words]),
-        legend=None,
+    colours, shapes = ([MARKS[word][part] for word in words] for part in (0, 1))
+    return (
+        alt.Color("verdict:N", scale=alt.Scale(domain=words, range=colours), legend=None),
+        alt.Shape("verdict:N", scale=alt.Scale(domain=words, range=shapes), legend=None),
     )
-    shape = alt.Shape(
-        "verdict:N",
-        scale=alt.Scale(domain=words, range=[MARKS[word][1] for word in words]),
-        legend=None,
-    )
-    y = alt.Y("row:N", sort=list(frame["row"]), title=None, axis=_row_axis())
-    scale = alt.Scale(domain=list(domain), nice=False, zero=False)
-    x = alt.X("drop:Q", scale=scale, axis=alt.Axis(title="drop in points", grid=True, format="~r", tickCount=12))
-    tooltip = [
+
+
+def _forest_tooltip() -> list[alt.Tooltip]:
+    return [
         alt.Tooltip("row:N", title="row"),
         alt.Tooltip("verdict:N"),
         alt.Tooltip("drop:Q", format=".2f", title="drop, points"),
-        alt.Tooltip("lower:Q", format=".2f", title="lower bound"),
-        alt.Tooltip("upper:Q", format=".2f", title="upper bound"),
-        alt.Tooltip("margin:Q", format=".2f"),
+        alt.Tooltip("lower:Q", format=".2f", title="lower bound, points"),
+        alt.Tooltip("upper:Q", format=".2f", title="upper bound, points"),
+        alt.Tooltip("margin:Q", format=".2f", title="margin, points"),
         alt.Tooltip("b:Q", title="lost b"),
         alt.Tooltip("c:Q", title="gained c"),
         alt.Tooltip("n:Q", title="items n"),
         alt.Tooltip("p:N", title="p"),
     ]
-    base = alt.Chart(frame)
-    zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color="#9aa4b0", strokeWidth=1).encode(x="zero:Q")
-    interval = base.mark_rule(strokeWidth=2.5, strokeCap="round").encode(
-        y=y, x=alt.X("lower:Q", scale=scale), x2="upper:Q", color=colour, tooltip=tooltip
-    )
-    point = base.mark_point(filled=True, size=110, opacity=1).encode(
-        y=y, x=x, color=colour, shape=shape, tooltip=tooltip
-    )
-    margin = (
-        base.transform_filter("isValid(datum.margin)")
-        .mark_tick(thickness=2, size=_ROW_HEIGHT - 6, color="#1c2430")
-        .encode(y=y, x=alt.X("margin:Q", scale=scale), tooltip=tooltip)
-    )
-    number = base.mark_text(align="left", dx=14, fontSize=11, color="#5b6675").encode(
-        y=y, x=alt.value("width"), text="text:N"
-    )
-    chart = alt.layer(zero, interval, margin, point, number)
-    return alt.LayerChart(layer=chart.layer, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT).configure_view(stroke=None)
-
-
-def _row_axis() -> alt.Axis:
-    return alt.Axis(
-        labelLimit=260, labelFontSize=12, labelPadding=10, ticks=False, domain=False, minExtent=150, labelFlush=False
-    )

@@ -10,11 +10,12 @@ _OPTIONS = {
     "server.fileWatcherType": "none",
     "browser.gatherUsageStats": "false",
     "client.toolbarMode": "minimal",
-    "theme.base": "light",
-    "theme.primaryColor": "#1f4e79",
-    "theme.backgroundColor": "#ffffff",
-    "theme.secondaryBackgroundColor": "#f5f6f8",
-    "theme.textColor": "#1c2430",
+    "client.showErrorDetails": "none",  # a visitor sees no stack trace; the terminal does
+    "theme.light.primaryColor": "#1f5f99",
+    "theme.light.backgroundColor": "#ffffff",
+    "theme.light.secondaryBackgroundColor": "#f5f6f8",
+    "theme.light.textColor": "#1c2430",
+    "theme.dark.primaryColor": "#6cb2ee",
 }
 
 

@@ -1,31 +1,34 @@
 """Pieces of HTML and their one style sheet. Every value passes through `escape`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from evalsvc.dashboards.charts import MARKS
 from evalsvc.dashboards.reads import Candidate, RunView
+from evalsvc.dashboards.reads_flips import Flip, Shown
 from evalsvc.dashboards.text import escape
 
-# word -> (symbol, text colour, background): never colour alone.
+# word -> (symbol, text colour, background): never colour alone, and readable on light and dark pages.
 WORDS = {
-    "PASS": ("✓", "#17663a", "#e6f4ea"),
-    "REGRESSED": ("▼", "#a61b1b", "#fdeaea"),
-    "INCONCLUSIVE": ("?", "#8a5a00", "#fdf3dc"),
-    "INVALID": ("⊘", "#4a5565", "#eceff3"),
+    "PASS": ("✓", "#00553d", "#d4efe5"),
+    "REGRESSED": ("▼", "#8f3500", "#fde3d3"),
+    "INCONCLUSIVE": ("?", "#6b4a00", "#fbeecb"),
+    "INVALID": ("⊘", "#414b59", "#e6e9ee"),
 }
-_SHAPES = {"circle": "●", "triangle-down": "▼", "diamond": "◆", "cross": "✚", "square": "■", "stroke": "▬"}
-NOT_DECIDED = ("·", "#5b6675", "#f5f6f8")
+_SHAPES = {"circle": "●", "triangle-down": "▼", "diamond": "◆", "cross": "✚", "triangle-right": "▶", "square": "■"}
+NOT_DECIDED = ("·", "#414b59", "#eef0f3")
 
 STYLE = """<style>
-.ev { font-size: .875rem; line-height: 1.45; color: #1c2430; }
-.ev-scroll { overflow-x: auto; border: 1px solid #dfe3e8; border-radius: 8px; }
+.ev { font-size: .875rem; line-height: 1.45; color: inherit; --ev-line: rgba(128,140,155,.32);
+  --ev-ground: rgba(128,140,155,.10); }
+.ev-scroll { overflow-x: auto; border: 1px solid var(--ev-line); border-radius: 8px; }
 .ev table { border-collapse: collapse; width: 100%; min-width: 860px; margin: 0; }
-.ev th, .ev td { padding: .4rem .6rem; border: 0; border-bottom: 1px solid #edf0f3; text-align: left;
+.ev th, .ev td { padding: .4rem .6rem; border: 0; border-bottom: 1px solid var(--ev-line); text-align: left;
   vertical-align: middle; }
-.ev thead th { font-weight: 500; color: #5b6675; font-size: .78rem; white-space: nowrap; border-bottom-color: #dfe3e8; }
+.ev thead th { font-weight: 500;
+  opacity: .74; font-size: .78rem; white-space: nowrap; border-bottom-color: var(--ev-line); }
 .ev .num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.ev tr.group td { background: #f5f6f8; padding-top: .6rem; padding-bottom: .6rem; border-top: 1px solid #dfe3e8; }
+.ev tr.group td { background: var(--ev-ground); padding-top: .6rem; padding-bottom: .6rem;
+  border-top: 1px solid var(--ev-line); }
 .ev tbody:first-of-type tr.group:first-child td { border-top: 0; }
 .ev td.name, .ev-nowrap { white-space: nowrap; }
 .ev td.verdict { min-width: 190px; }
@@ -35,27 +38,34 @@ STYLE = """<style>
 .ev table.tight .ev-mono { font-size: .72rem; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
-.ev td.met { color: #5b6675; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
+.ev td.met { opacity: .74; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
 .ev tr.pooled td.name, .ev tr.pooled td.num { font-weight: 600; }
-.ev tr.family td { color: #5b6675; font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
+.ev tr.family td { opacity: .74; font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
 .ev tr.family td:first-child { padding-left: 1.9rem; }
-.ev tr.blind td { color: #6b7685; font-style: italic; }
+.ev tr.blind td { opacity: .74; font-style: italic; }
 .ev tbody:last-child tr:last-child td { border-bottom: 0; }
 .ev-head { display: flex; flex-wrap: wrap; align-items: center; gap: .35rem .7rem; }
 .ev-name { font-weight: 650; font-size: .95rem; }
 .ev-plan, .ev-mono { font-family: ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; font-size: .78rem;
-  color: #5b6675; overflow-wrap: anywhere; }
-.ev-quiet { color: #5b6675; font-size: .8rem; }
+  opacity: .74; overflow-wrap: anywhere; }
+.ev-quiet { opacity: .74; font-size: .8rem; }
 .ev-pill { display: inline-block; padding: .08rem .55rem; border-radius: 99px; font-weight: 600; font-size: .76rem;
   letter-spacing: .02em; white-space: nowrap; font-style: normal; }
-.ev-fault { display: inline-block; margin: 1px 0; padding: .05rem .5rem; border-radius: 4px; border: 1px dashed #7a3e9d;
-  color: #7a3e9d; font-weight: 600; font-size: .76rem; white-space: nowrap; }
-.ev-facts { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem; color: #5b6675; font-size: .86rem; }
-.ev-facts b { color: #1c2430; font-weight: 600; }
+.ev-fault { display: inline-block; margin: 1px 0; padding: .05rem .5rem; border-radius: 4px;
+  border: 1px dashed #a35cc9;
+  color: #a35cc9; font-weight: 600; font-size: .76rem; white-space: nowrap; }
+.ev-facts { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem;
+  opacity: .74; font-size: .86rem; }
+.ev-facts b { color: inherit; font-weight: 600; }
 .ev h2 { font-size: 1.05rem; font-weight: 650; padding: 0; margin: .6rem 0 .15rem; }
 .ev h1 { font-size: 1.5rem; font-weight: 650; padding: 0; margin: 0 0 .3rem; letter-spacing: -.01em; }
 .ev-brand { font-size: 1.15rem; font-weight: 700; letter-spacing: -.01em; }
-.ev-note { border-left: 3px solid #c9d1da; padding: .1rem 0 .1rem .8rem; color: #3b4654; }
+.ev-note { overflow-wrap: anywhere; border-left: 3px solid var(--ev-line); padding: .1rem 0 .1rem .8rem;
+  opacity: .74; }
+.ev-card { border: 1px solid var(--ev-line); border-left-width: 5px; border-radius: 8px; padding: .55rem .9rem;
+  margin: .35rem 0; }
+.ev-card .ev-say { margin: .2rem 0; }
+.ev-card ul { margin: .15rem 0 .1rem 1.1rem; padding: 0; }
 </style>"""
 
 
@@ -79,19 +89,15 @@ def title(text: str, explained: str) -> str:
     return f'{STYLE}<div class="ev"><h2>{escape(text)}</h2><div class="ev-quiet">{escape(explained)}</div></div>'
 
 
-def header(view: RunView) -> str:
-    """The experiment's name and the facts of the run."""
+def header(view: RunView, title: str) -> str:
+    """A page's title, and which run it is about."""
     run = view.run
-    when = (
-        f"finished {_minute(run.finished_at)}" if run.finished_at else f"{run.status} since {_minute(run.created_at)}"
-    )
-    errors = f"<span><b>{run.errors}</b> errors</span>" if run.errors else "<span>no errors</span>"
+    when = f"finished {minute(run.ended)}" if run.ended else f"{run.status} since {minute(run.began)}"
     facts = (
-        f"<span>run <b>{run.id}</b></span><span>baseline <b>{escape(view.baseline.address)}</b></span>"
-        f"<span>{escape(when)}</span><span><b>{len(run.arms)}</b> arms</span>"
-        f"<span><b>{run.samples:,}</b> samples</span>{errors}<span>seed <b>{run.seed}</b></span>"
+        f"<span>{escape(run.experiment)}, run <b>{run.id}</b></span>"
+        f"<span>baseline <b>{escape(view.baseline.address)}</b></span><span>{escape(when)}</span>"
     )
-    return f'{STYLE}<div class="ev"><h1>{escape(run.experiment)}</h1><div class="ev-facts">{facts}</div></div>'
+    return f'{STYLE}<div class="ev"><h1>{escape(title)}</h1><div class="ev-facts">{facts}</div></div>'
 
 
 BRAND = (
@@ -121,17 +127,58 @@ def candidate_head(candidate: Candidate) -> str:
     )
 
 
-def flip_head(flip: Mapping[str, Any]) -> str:
-    """Which item flipped, and which way."""
-    lost = flip["direction"] == "lost"
-    ink, ground = (WORDS["REGRESSED"] if lost else WORDS["PASS"])[1:]
-    mark = f'<span class="ev-pill" style="color:{ink};background:{ground}">{"▼ lost" if lost else "▲ gained"}</span>'
-    where = f"{flip['suite']} · {flip['family']}"
-    through = f'<span class="ev-quiet">through {escape(flip["through"])}</span>' if flip["through"] else ""
-    return (
-        f'{STYLE}<div class="ev"><div class="ev-head">{mark}<span class="ev-name">{escape(where)}</span>'
-        f'<span class="ev-mono">{escape(flip["item"])}</span>{through}</div></div>'
+def verdict_card(candidate: Candidate) -> str:
+    """The gate's answer about one candidate: word, its own sentence, when, under what, and what is open."""
+    arm, decision = candidate.arm, candidate.decision or {}
+    ink = WORDS.get(candidate.word or "", NOT_DECIDED)[1]
+    head = (
+        f'<div class="ev-head">{pill(candidate.word)}<span class="ev-name">{escape(arm.name)}</span>'
+        f'{fault_badge(arm.injected)}<span class="ev-plan">{escape(arm.plan)}</span></div>'
     )
+    facts = [f"gate {minute(candidate.decided_at)}"] if candidate.decided_at else []
+    if policy := decision.get("policy"):
+        facts.append(f"policy {policy.get('name', '')}")
+    if candidate.held.errors:
+        facts.append(f"{candidate.held.errors:,} of {candidate.held.samples:,} samples are errors")
+    if candidate.problem:
+        facts.append(candidate.problem)
+    say = decision.get("sentence") or "no gate has decided this candidate yet"
+    notes = [arm.details.get("note") or "", *(decision.get("notes") or ()), *_would_decide(candidate)]
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes if note)
+    below = f'<ul class="ev-quiet">{items}</ul>' if items else ""
+    quiet = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>' if facts else ""
+    return (
+        f'{STYLE}<div class="ev"><div class="ev-card" style="border-left-color:{ink}">{head}'
+        f'<div class="ev-say">{escape(say)}</div>{quiet}{below}</div></div>'
+    )
+
+
+def _would_decide(candidate: Candidate) -> list[str]:
+    return [
+        f"open: {row.label} is INCONCLUSIVE; "
+        + (f"about {row.more_items:,} more items would decide" if row.more_items else row.remark or "see Power")
+        for row in candidate.rows
+        if row.word == "INCONCLUSIVE" and not row.blind
+    ]
+
+
+def flip_head(flip: Flip) -> str:
+    """Which item flipped, and which way."""
+    through = f'<span class="ev-quiet">through {escape(flip.through)}</span>' if flip.through else ""
+    return (
+        f'{STYLE}<div class="ev"><div class="ev-head">{direction_pill(flip.direction)}'
+        f'<span class="ev-name">{escape(flip.suite)} · {escape(flip.family)}</span>'
+        f'<span class="ev-mono">{escape(flip.item)}</span>{through}'
+        f'<span class="ev-quiet">scored tokens from {escape(flip.stages)}</span></div></div>'
+    )
+
+
+def direction_pill(direction: str) -> str:
+    """`lost`, `gained`, or that both arms agree, as symbol, word and colour."""
+    word = {"lost": "REGRESSED", "gained": "PASS"}.get(direction, "INVALID")
+    ink, ground = WORDS[word][1:]
+    mark = {"lost": "▼ lost", "gained": "▲ gained"}.get(direction, direction)
+    return f'<span class="ev-pill" style="color:{ink};background:{ground}">{escape(mark)}</span>'
 
 
 def answer_head(name: str, *, right: bool, finish: str | None, error: str | None) -> str:
@@ -144,7 +191,34 @@ def answer_head(name: str, *, right: bool, finish: str | None, error: str | None
     )
 
 
-def _minute(iso: str) -> str:
+def sample_head(shown: Shown, direction: str, stages: str, *, compared: bool) -> str:
+    """Which item, which way it went, and what its score could see."""
+    parts = [f"scored by {shown.scored_by}", f"tokens from {stages}"]
+    parts += [f"through {shown.through}"] if shown.through else []
+    parts += [f"repeat {shown.repeat}"] if shown.repeat else []
+    parts += [f"chance {100 * shown.chance:.0f} %"] if shown.chance else []
+    parts += [] if compared else ["the baseline has no such sample"]
+    return (
+        f'{STYLE}<div class="ev"><div class="ev-head">{direction_pill(direction)}'
+        f'<span class="ev-name">{escape(shown.suite)} · {escape(shown.family)}</span>'
+        f'<span class="ev-mono">{escape(shown.item)}</span></div>'
+        f'<div class="ev-quiet">{escape(" · ".join(parts))}</div></div>'
+    )
+
+
+def sample_answer_head(name: str, shown: Shown, value: float | None, error: str | None) -> str:
+    """Whose answer, its score, how it ended, and how long it is."""
+    facts = [f"{shown.metric} {value:g}"] if value is not None else [shown.status]
+    facts += [str(error)] if error else []
+    facts += [f"finish {shown.finish}"] if shown.finish else []
+    facts += [f"{shown.answer_tokens:,} tokens"] if shown.answer_tokens is not None else []
+    return (
+        f'{STYLE}<div class="ev"><div class="ev-head"><b>{escape(name)}</b>'
+        f'<span class="ev-quiet">{escape(" · ".join(facts))}</span></div></div>'
+    )
+
+
+def minute(iso: str) -> str:
     """A stored time (ISO 8601, UTC) without its seconds."""
     return f"{iso[:10]} {iso[11:16]} UTC"
 
@@ -154,5 +228,8 @@ def marks_legend() -> str:
     entries = "".join(
         f'<span><b style="color:{colour}">{_SHAPES[shape]}</b> {word}</span>' for word, (colour, shape) in MARKS.items()
     )
-    margin = "<span><b>|</b> margin of the row</span><span><b>—</b> one-sided lower to upper bound</span>"
+    margin = (
+        "<span><b>|</b> margin of the row</span><span><b>▒</b> beyond the margin</span>"
+        "<span><b>—</b> one-sided lower to upper bound</span>"
+    )
     return f'{STYLE}<div class="ev"><div class="ev-facts">{entries}{margin}</div></div>'

@@ -1,89 +1,101 @@
-"""View 3: the answers behind the numbers. Whatever a model wrote is shown as text, never as markup."""
+"""Page 3: the answers behind the numbers. Whatever a model wrote is shown as text, never as markup."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import streamlit as st
 
-from evalsvc.dashboards import markup
-from evalsvc.dashboards.reads import RunView
-from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible_text
-from evalsvc.store import queries
+from evalsvc.dashboards import frames, markup, reads_flips
+from evalsvc.dashboards.caching import kept
+from evalsvc.dashboards.links import go
+from evalsvc.dashboards.reads import Candidate, RunView
+from evalsvc.dashboards.reads_flips import Flip
+from evalsvc.dashboards.selection import pick_text
+from evalsvc.dashboards.show import show_table, show_text
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
-LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
-_ALL = "all"
-_DIRECTIONS = {"lost and gained": None, "▼ lost": "lost", "▲ gained": "gained"}
+ALL = "all"
+_DIRECTIONS = [ALL, "lost", "gained"]
 
 
 def show(store: Store, view: RunView) -> None:
-    """Pickers, then the flips of one candidate, ten a page."""
-    if not view.candidates:
-        st.info("This run has no arm beside the baseline.")
+    """2x2 tables, filters, then the flips of the chosen candidate, lost first, ten a page."""
+    st.html(markup.header(view, "Flips"))
+    chosen = view.chosen
+    if chosen is None:
+        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
         return
-    names = [candidate.arm.name for candidate in view.candidates]
-    columns = st.columns([2, 2, 2, 2])
-    name = columns[0].selectbox("Candidate", names, format_func=_name)
-    candidate = view.candidates[names.index(name)]
-    found = queries.flips(store, view.baseline, candidate.arm)
-    suite = columns[1].selectbox("Suite", [_ALL, *sorted({flip["suite"] for flip in found})], format_func=_name)
-    in_suite = [flip for flip in found if suite in (_ALL, flip["suite"])]
-    family = columns[2].selectbox("Family", [_ALL, *sorted({flip["family"] for flip in in_suite})], format_func=_name)
-    in_family = [flip for flip in in_suite if family in (_ALL, flip["family"])]
-    wanted = _DIRECTIONS[columns[3].selectbox("Direction", list(_DIRECTIONS))]
-    chosen = [flip for flip in in_family if wanted in (None, flip["direction"])]
-    st.html(markup.candidate_head(candidate))
-    lost = sum(flip["direction"] == "lost" for flip in in_family)
-    counted = {(row.suite, row.family, row.through) for row in candidate.rows if row.counted and not row.blind}
-    beside = sum((flip["suite"], flip["family"], flip["through"]) not in counted for flip in in_family)
-    uncounted = f" ({beside} of them in rows that the verdict does not count)" if beside and candidate.rows else ""
-    st.caption(f"{lost} lost, {len(in_family) - lost} gained{uncounted}; {len(chosen)} shown by this choice")
-    if not chosen:
-        st.info("No item flipped in this choice.")
+    st.html(markup.candidate_head(chosen))
+    found = flips_of(store, view, chosen)
+    if chosen.rows:
+        with st.expander("Right and wrong in both arms, task by task, with the exact p"):
+            show_table(frames.two_by_two(chosen.rows))
+            st.caption("Items scored in both arms. p: one-sided, of no drop, before Holm, as the gate computed it.")
+    else:
+        st.info("No gate has decided this candidate: flips are shown, their 2x2 tables and p come with a decision.")
+    selected = _filtered(found)
+    lost = sum(flip.direction == "lost" for flip in selected)
+    counted = {(row.suite, row.family, row.through) for row in chosen.rows if row.counted and not row.blind}
+    beside = sum((flip.suite, flip.family, flip.through) not in counted for flip in selected)
+    uncounted = f" ({beside} of them in rows that the verdict does not count)" if beside and chosen.rows else ""
+    st.caption(f"{lost} lost, {len(selected) - lost} gained{uncounted}; {len(selected)} shown by this choice")
+    if not selected:
+        st.info("No item flipped in this choice. Choose `all` above, or another candidate at the left.")
         return
-    for flip in _page(chosen):
-        _show_flip(flip, view.baseline.name, candidate.arm.name)
+    shown = _page(selected)
+    texts = reads_flips.texts(store, [i for flip in shown for i in (flip.baseline_id, flip.candidate_id)])
+    for flip in shown:
+        _show_flip(flip, texts, view.baseline.name, chosen.arm.name)
 
 
-def _name(text: str) -> str:
-    return visible_text(text, 80)
+def flips_of(store: Store, view: RunView, chosen: Candidate) -> list[Flip]:
+    """The flips of the chosen candidate, kept while nothing of them can change."""
+    arms = (view.baseline, chosen.arm)
+    return kept(store, arms, "flips", lambda: reads_flips.flips(store, view.baseline, chosen.arm))
 
 
-def _page(flips: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _filtered(found: Sequence[Flip]) -> list[Flip]:
+    columns = st.columns(5)
+    chosen = list(found)
+    with columns[0]:
+        direction = pick_text("Direction", "direction", _DIRECTIONS)
+    chosen = [flip for flip in chosen if direction in (ALL, flip.direction)]
+    for column, (label, key, field) in zip(
+        columns[1:],
+        (
+            ("Suite", "suite", "suite"),
+            ("Family", "family", "family"),
+            ("Error class", "error", "wrong_error"),
+            ("Computed by", "stages", "stages"),
+        ),
+        strict=True,
+    ):
+        values = sorted({getattr(flip, field) for flip in chosen})
+        with column:
+            wanted = pick_text(label, key, [ALL, *values], lambda value: value or "(none given)")
+        chosen = [flip for flip in chosen if wanted in (ALL, getattr(flip, field))]
+    return chosen
+
+
+def _page(flips: Sequence[Flip]) -> Sequence[Flip]:
     pages = -(-len(flips) // PER_PAGE)
     if pages == 1:
         return flips
-    page = st.selectbox("Page", range(1, pages + 1), format_func=lambda number: f"{number} of {pages}")
+    page = int(pick_text("Page", "page", [str(n) for n in range(1, pages + 1)], lambda n: f"{n} of {pages}"))
     return flips[(page - 1) * PER_PAGE : page * PER_PAGE]
 
 
-def _show_flip(flip: Mapping[str, Any], baseline: str, candidate: str) -> None:
+def _show_flip(flip: Flip, texts: dict[int, tuple[str, str, str | None]], baseline: str, candidate: str) -> None:
+    sides = (
+        (baseline, flip.baseline_id, flip.baseline_value, flip.baseline_error),
+        (candidate, flip.candidate_id, flip.candidate_value, flip.candidate_error),
+    )
+    right = max(flip.baseline_value, flip.candidate_value)
     with st.container(border=True):
         st.html(markup.flip_head(flip))
-        left, right = st.columns(2)
-        with left:
-            _show_answer(flip, "baseline", baseline)
-        with right:
-            _show_answer(flip, "candidate", candidate)
-        with st.expander("Prompt"):
-            _show_text(flip["prompt"])
-
-
-def _show_answer(flip: Mapping[str, Any], side: str, name: str) -> None:
-    right = (flip["direction"] == "lost") == (side == "baseline")
-    st.html(markup.answer_head(name, right=right, finish=flip[f"{side}_finish"], error=flip[f"{side}_error"]))
-    _show_text(flip[f"{side}_answer"])
-
-
-def _show_text(text: str) -> None:
-    if not text:
-        st.caption("(empty)")
-        return
-    shown = visible_text(text)
-    tall = len(shown) > LONG_CHARACTERS or shown.count("\n") > LONG_LINES
-    with st.container(height=LONG_HEIGHT_PX, border=False) if tall else st.container():
-        st.code(shown, language=None, wrap_lines=True)
-    hidden = hidden_characters(text)
-    if hidden:
-        st.caption(f"first {SHOWN_CHARACTERS:,} of {len(text):,} characters; the database holds them all")
+        for column, (name, number, value, error) in zip(st.columns(2), sides, strict=True):
+            _, answer, finish = texts[number]
+            with column:
+                st.html(markup.answer_head(name, right=value == right, finish=finish, error=error))
+                show_text(answer)
+        go("sample", "Open this sample", sample=flip.candidate_id)

@@ -1,25 +1,55 @@
-"""What the pages need from the database, read-only."""
+"""What every page needs from the database, read-only: runs, baselines, candidates and what the gate said of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import func, select
+
 from evalsvc.dashboards.rows import VerdictRow, rows_of
 from evalsvc.store import queries
-from evalsvc.store.records import ArmRecord, ArmTotals, RunRecord
+from evalsvc.store.records import ArmRecord
+from evalsvc.store.schema import Arm, Run, Sample
 from evalsvc.store.session import Store
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunChoice:
+    """A run to choose; `began` and `ended` are ISO 8601 in UTC."""
+
+    id: int
+    experiment: str
+    status: str
+    began: str
+    ended: str | None
+    seed: int
+    baseline: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """Samples that an arm holds, and those of them without a score."""
+
+    samples: int = 0
+    errors: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One arm against the baseline; `decision` is None until a gate has decided it."""
+    """One arm against the baseline; `decision` is None until a gate has decided it, `decided_at` is ISO 8601."""
 
     arm: ArmRecord
-    totals: ArmTotals
+    held: Held
     decision: Mapping[str, Any] | None
+    decided_at: str | None
     word: str | None
     rows: tuple[VerdictRow, ...]
     problem: str | None
+
+    def row(self, level: str, suite: str = "") -> VerdictRow | None:
+        """The first row of a level, of a suite where one is named."""
+        return next((row for row in self.rows if row.level == level and suite in ("", row.suite)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,50 +62,111 @@ class Repeat:
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """One run against one baseline."""
+    """One run against one baseline, and the candidate that is looked at (None where the run has no other arm)."""
 
-    run: RunRecord
+    run: RunChoice
     baseline: ArmRecord
-    baseline_totals: ArmTotals
+    baseline_held: Held
     candidates: tuple[Candidate, ...]
     repeat: Repeat | None
+    chosen: Candidate | None = None
+
+    @property
+    def arms(self) -> tuple[ArmRecord, ...]:
+        """The baseline and every candidate."""
+        return (self.baseline, *(candidate.arm for candidate in self.candidates))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of what the page shows is still being computed."""
+        return self.run.status == "finished"
 
 
-def main_runs(store: Store) -> list[RunRecord]:
-    """Runs that have a baseline to look at, newest first."""
-    return [run for run in reversed(queries.runs(store)) if run.kind == "main" and run.arms]
+def main_runs(store: Store) -> list[RunChoice]:
+    """Runs that have arms to look at, newest first; an A/A stands under the run that it repeats."""
+    columns = (Run.id, Run.experiment, Run.status, Run.created_at, Run.finished_at, Run.seed, Run.baseline)
+    query = select(*columns).where(Run.kind == "main", Run.id.in_(select(Arm.run_id))).order_by(Run.id.desc())
+    with store.session() as session:
+        return [
+            RunChoice(
+                id=row.id,
+                experiment=row.experiment,
+                status=row.status,
+                began=row.created_at,
+                ended=row.finished_at,
+                seed=row.seed,
+                baseline=row.baseline,
+            )
+            for row in session.execute(query)
+        ]
 
 
-def baselines(store: Store, run: RunRecord) -> list[ArmRecord]:
+def baselines(
+    store: Store, run: RunChoice, of_run: Sequence[ArmRecord], decided: Sequence[Mapping[str, Any]]
+) -> list[ArmRecord]:
     """Arms that a page can compare with: the run's own baseline, then others that a gate was asked about.
 
     An arm with an injected fault is none.
     """
-    by_id = {arm.id: arm for arm in queries.arms(store)}
-    of_run = [arm for arm in by_id.values() if arm.run_id == run.id]
-    asked = {row["baseline_arm_id"] for row in queries.decisions(store, run.id)}
     own = [arm for arm in of_run if arm.name == run.baseline]
-    others = [arm for arm in by_id.values() if arm.id in asked and arm not in own]
+    known = {arm.id: arm for arm in of_run}
+    asked = dict.fromkeys(row["baseline_arm_id"] for row in decided)
+    elsewhere = dict.fromkeys(row["baseline_run_id"] for row in decided if row["baseline_arm_id"] not in known)
+    for run_id in elsewhere:
+        known |= {arm.id: arm for arm in queries.arms(store, run_id)}
+    others = [known[arm_id] for arm_id in asked if known[arm_id] not in own]
     return [arm for arm in own + others if not arm.injected]
 
 
-def run_view(store: Store, run: RunRecord, baseline: ArmRecord) -> RunView:
-    """Everything of the verdict page."""
-    decided = {
-        d["candidate_arm_id"]: d for d in queries.decisions(store, run.id) if d["baseline_arm_id"] == baseline.id
+def held(store: Store, arms: Sequence[ArmRecord]) -> dict[int, Held]:
+    """By arm how many samples it holds, from the index alone."""
+    query = (
+        select(Sample.arm_id, Sample.status, func.count())
+        .where(Sample.arm_id.in_([arm.id for arm in arms]))
+        .group_by(Sample.arm_id, Sample.status)
+    )
+    counts: dict[int, dict[str, int]] = {arm.id: {} for arm in arms}
+    with store.session() as session:
+        for arm_id, status, count in session.execute(query):
+            counts[arm_id][status] = count
+    return {
+        arm_id: Held(sum(found.values()), found.get("error", 0), found.get("skipped", 0))
+        for arm_id, found in counts.items()
     }
-    others = [arm for arm in queries.arms(store, run.id) if arm.id != baseline.id]
-    candidates = tuple(_candidate(store, arm, decided.get(arm.id)) for arm in others)
+
+
+def run_view(
+    store: Store,
+    run: RunChoice,
+    baseline: ArmRecord,
+    of_run: Sequence[ArmRecord],
+    decided: Sequence[Mapping[str, Any]],
+    counts: Mapping[int, Held],
+) -> RunView:
+    """A run's candidates with what the gate said of each against this baseline.
+
+    Args:
+        store: The database.
+        run: Which run.
+        baseline: Against which arm.
+        of_run: The run's arms, in their order.
+        decided: As `store.queries.decisions` returns them.
+        counts: As `held` returns them, of all these arms.
+    """
+    newest = {row["candidate_arm_id"]: row for row in decided if row["baseline_arm_id"] == baseline.id}
+    candidates = tuple(
+        _candidate(arm, counts.get(arm.id, Held()), newest.get(arm.id)) for arm in of_run if arm.id != baseline.id
+    )
     return RunView(
         run=run,
         baseline=baseline,
-        baseline_totals=queries.arm_totals(store, baseline.id),
+        baseline_held=counts.get(baseline.id, Held()),
         candidates=candidates,
         repeat=_repeat(store, baseline, candidates),
     )
 
 
-def _candidate(store: Store, arm: ArmRecord, row: Mapping[str, Any] | None) -> Candidate:
+def _candidate(arm: ArmRecord, counted: Held, row: Mapping[str, Any] | None) -> Candidate:
     rows: list[VerdictRow] = []
     problem = None
     if row is not None:
@@ -85,8 +176,9 @@ def _candidate(store: Store, arm: ArmRecord, row: Mapping[str, Any] | None) -> C
             problem = str(error)
     return Candidate(
         arm=arm,
-        totals=queries.arm_totals(store, arm.id),
+        held=counted,
         decision=None if row is None else row["decision"],
+        decided_at=None if row is None else row["created_at"],
         word=None if row is None else row["verdict"],
         rows=tuple(rows),
         problem=problem,

@@ -16,6 +16,9 @@ class VerdictRow:
     Attributes:
         level: `pooled`, `suite`, or `family` (described, without a verdict of its own).
         items: Items of the row, answered or not; `n` of them are scored in both arms.
+        baseline_right: Of these n the ones that the baseline has right.
+        method: Test and bound that decided.
+        more_items: About how many more would decide; None where that is not the question.
         word: The verdict, None for a family.
         remark: What stands beside the word: severity, `drop detected`, `saturated`, a reason.
         counted: Whether its items enter the suite and the pooled row.
@@ -27,6 +30,7 @@ class VerdictRow:
     through: str
     items: int
     n: int
+    baseline_right: int | None
     lost: int
     gained: int
     drop: float | None
@@ -35,11 +39,13 @@ class VerdictRow:
     margin: float | None
     p: float | None
     p_adjusted: float | None
+    method: str
     word: str | None
     remark: str
     factors_met: tuple[str, ...]
     blind: bool
     counted: bool
+    more_items: int | None = None
 
     @property
     def label(self) -> str:
@@ -78,6 +84,7 @@ def _row(row: Mapping[str, Any]) -> VerdictRow:
         through=row["through"],
         items=row["items"],
         n=row["n"],
+        baseline_right=row["baseline_right"],
         lost=row["b"],
         gained=row["c"],
         drop=row["drop_points"],
@@ -86,11 +93,13 @@ def _row(row: Mapping[str, Any]) -> VerdictRow:
         margin=row["margin_points"],
         p=row["p"],
         p_adjusted=row["p_adjusted"],
+        method=row["method"],
         word=row["verdict"],
         remark=", ".join(_remarks(row)),
         factors_met=tuple(row["factors_met"]),
         blind=row["blind"],
         counted=row["counted"],
+        more_items=row["more_items"],
     )
 
 

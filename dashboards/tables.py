@@ -69,7 +69,7 @@ def repeat_line(view: RunView) -> str:
     return f'{STYLE}<div class="ev"><div class="ev-note">{text}</div></div>'
 
 
-def arms_table(view: RunView) -> str:
+def arms_table(arms: Sequence[tuple[ArmRecord, ArmTotals]]) -> str:
     """What each stage of each arm held, as measured, and how far its words are from the baseline's."""
     head = "".join(
         f'<th class="{"num" if number else ""}">{name}</th>'
@@ -86,7 +86,6 @@ def arms_table(view: RunView) -> str:
             ("KL max", True),
         )
     )
-    arms = [(view.baseline, view.baseline_totals), *((c.arm, c.totals) for c in view.candidates)]
     body = "".join(f"<tbody>{_arm_rows(arm, totals)}</tbody>" for arm, totals in arms)
     return _table(head, body, "tight")
 
@@ -100,14 +99,12 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
     arm = candidate.arm
     progress = ""
     if arm.status != "finished":
-        progress = f'<span class="ev-quiet">running: {candidate.totals.samples} of {arm.expected} samples</span>'
-    if candidate.totals.errors:
-        progress += f'<span class="ev-quiet">{candidate.totals.errors} errors</span>'
+        progress = f'<span class="ev-quiet">running: {candidate.held.samples:,} of {arm.expected:,} samples</span>'
+    if candidate.held.errors:
+        progress += f'<span class="ev-quiet">{candidate.held.errors:,} errors</span>'
     name = f'<span class="ev-name">{escape(arm.name)}</span>{pill(candidate.word)}{fault_badge(arm.injected)}'
     top = f'<div class="ev-head">{name}<span class="ev-plan">{escape(arm.plan)}</span>{progress}</div>'
-    head = (
-        f'<tr class="group"><td colspan="{_COLUMNS}"><div class="ev-stick">{top}{_sentence(candidate)}</div></td></tr>'
-    )
+    head = f'<tr class="group"><td colspan="{_COLUMNS}"><div class="ev-stick">{top}</div></td></tr>'
     if candidate.decision is None:
         command = f"evalsvc gate --baseline {view.baseline.address} --candidate {arm.address} --policy POLICY"
         return head + (
@@ -117,13 +114,6 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
     if candidate.problem:
         return head + f'<tr><td colspan="{_COLUMNS}" class="ev-quiet">{escape(candidate.problem)}</td></tr>'
     return head + "".join(_line(row) for row in candidate.rows if families or not row.described_only)
-
-
-def _sentence(candidate: Candidate) -> str:
-    """The gate's own sentence and notes, never worded anew here, and the note that the experiment gave the arm."""
-    decision = candidate.decision or {}
-    lines = [decision.get("sentence") or "", *(decision.get("notes") or ()), candidate.arm.details.get("note") or ""]
-    return "".join(f'<div class="ev-quiet">{escape(line)}</div>' for line in lines if line)
 
 
 def _line(row: VerdictRow) -> str:

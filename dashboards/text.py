@@ -2,8 +2,13 @@
 
 import html
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN_CHARACTERS = 4000
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _PICTURES = 0x2400  # U+2400 + code is the visible picture of a control character
 
 
@@ -33,6 +38,14 @@ def _visible(character: str) -> str:
     if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp", "Cs"}:
         return f"⟨U+{code:04X}⟩"
     return character
+
+
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]()<>#+-.!|$:~^=@&'\""})
+
+
+def markdown_free(text: str, limit: int = 120) -> str:
+    """Text for a label that is read as markdown: every character of it is shown, none of it is obeyed."""
+    return visible_text(text, limit).replace("\n", " ").translate(_MARKDOWN)
 
 
 def escape(value: object) -> str:
@@ -72,3 +85,12 @@ def small_number(value: float | None) -> str:
     if value is None:
         return "–"
     return "0" if value == 0 else f"{value:.2g}"
+
+
+def csv_bytes(frame: "pd.DataFrame") -> bytes:
+    """A table as CSV that no spreadsheet takes for a formula: text that begins like one gets an apostrophe."""
+    safe = frame.copy()
+    for name in safe.columns:
+        if safe[name].dtype == "string":
+            safe[name] = [f"'{v}" if isinstance(v, str) and v[:1] in _FORMULA else v for v in safe[name]]
+    return safe.to_csv(index=False).encode("utf-8")

@@ -282,11 +282,16 @@ def decisions(store: Store, run_id: int) -> list[dict[str, Any]]:
         Dicts of id, baseline and candidate (names), baseline_arm_id, candidate_arm_id, baseline_run_id, policy_hash,
         verdict, exit_code, created_at and decision (the decision object's JSON).
     """
-    newest = select(func.max(DecisionRow.id)).group_by(DecisionRow.baseline_arm_id, DecisionRow.candidate_arm_id)
+    of_run = select(Arm.id).where(Arm.run_id == run_id)
+    newest = (
+        select(func.max(DecisionRow.id))
+        .where(DecisionRow.candidate_arm_id.in_(of_run))
+        .group_by(DecisionRow.baseline_arm_id, DecisionRow.candidate_arm_id)
+    )
     query = select(DecisionRow).where(DecisionRow.id.in_(newest))
     by_id = {arm.id: arm for arm in arms(store)}
     with store.session() as session:
-        rows = [row for row in session.scalars(query) if by_id[row.candidate_arm_id].run_id == run_id]
+        rows = session.scalars(query).all()
     return [
         {
             "id": row.id,

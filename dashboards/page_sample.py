@@ -1,0 +1,142 @@
+"""Page 4: one item, both answers, and where they part."""
+
+import json
+from math import exp
+
+import pandas as pd
+import streamlit as st
+
+from evalsvc.dashboards import frames, markup, reads_flips
+from evalsvc.dashboards.links import go
+from evalsvc.dashboards.page_flips import flips_of
+from evalsvc.dashboards.parting import Parting, fields_of, parting
+from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.reads_flips import Flip, Shown
+from evalsvc.dashboards.show import show_table, show_text
+from evalsvc.store.session import Store
+
+BEFORE, AFTER = 160, 320  # characters shown around the place where two answers part
+
+
+def show(store: Store, view: RunView) -> None:
+    """The sample that the address names, else the candidate's first flip."""
+    st.html(markup.header(view, "Sample"))
+    if view.chosen is None:
+        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
+        return
+    flips = flips_of(store, view, view.chosen)
+    number = _number(flips)
+    if number is None:
+        st.info("No item flipped for this candidate. Choose another at the left; the Compare page has its numbers.")
+        return
+    theirs = reads_flips.sample(store, view.chosen.arm, number)
+    if theirs is None:
+        st.warning(
+            f"Arm {view.chosen.arm.address} holds no sample {number}. The link may be of another database or "
+            "candidate: choose an item on the Flips page."
+        )
+        return
+    ours = reads_flips.counterpart(store, view.baseline, theirs)
+    _head(flips, theirs, ours)
+    left, right = st.columns(2)
+    with left:
+        _answer(view.baseline.name, ours)
+    with right:
+        _answer(view.chosen.arm.name, theirs)
+    with st.expander("Prompt", expanded=True):
+        show_text(theirs.prompt)
+    if ours is not None:
+        _compared(ours, theirs, view.baseline.name, view.chosen.arm.name)
+
+
+def _number(flips: list[Flip]) -> int | None:
+    named = st.query_params.get("sample", "")
+    if named.isdecimal() and len(named) < 19:
+        return int(named)
+    return flips[0].candidate_id if flips else None
+
+
+def _head(flips: list[Flip], theirs: Shown, ours: Shown | None) -> None:
+    place = next((i for i, flip in enumerate(flips) if flip.candidate_id == theirs.sample_id), None)
+    before, after, about = st.columns([1, 1, 3])
+    if place is not None:
+        with before:
+            if place:
+                go("sample", "Previous flip", sample=flips[place - 1].candidate_id)
+        with after:
+            if place + 1 < len(flips):
+                go("sample", "Next flip", sample=flips[place + 1].candidate_id)
+        about.caption(f"flip {place + 1:,} of {len(flips):,}, lost first; the address of this page is its permalink")
+    direction = flips[place].direction if place is not None else "no flip"
+    stages = reads_flips.coverage(theirs.stage_tokens, theirs.handed_over)
+    st.html(markup.sample_head(theirs, direction, stages, compared=ours is not None))
+
+
+def _answer(name: str, shown: Shown | None) -> None:
+    if shown is None:
+        st.caption(f"{frames.cell(name)} has no sample of this item, stage and repeat.")
+        return
+    own = next((score for score in shown.scores if score[0] == shown.metric), None)
+    st.html(markup.sample_answer_head(name, shown, None if own is None else own[2], own[3] if own else shown.error))
+    if shown.status != "scored":
+        st.caption("This sample has no score: it is an error or was skipped, and counts as unanswered.")
+        show_text(shown.error_message or "")
+    for number, turn in enumerate(shown.turns[:-1]):
+        st.caption(f"turn {number + 1}")
+        show_text(turn.answer or "")
+    choices = _choices(shown.answer) if shown.scored_by == "loglikelihood" else None
+    if choices is None:
+        show_text(shown.answer)
+    else:
+        show_table(choices)
+        st.caption("Probability of each choice among the choices, from its log-likelihood in nats; gold is right.")
+
+
+def _choices(answer: str) -> pd.DataFrame | None:
+    try:
+        said = json.loads(answer)
+        logprobs, gold = [float(value) for value in said["logprobs"]], said.get("gold")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if not logprobs:
+        return None
+    highest = max(logprobs)
+    total = sum(exp(value - highest) for value in logprobs)
+    return pd.DataFrame(
+        {
+            "choice": frames.number_column(list(range(len(logprobs)))),
+            "gold": frames.text_column(["✓" if index == gold else "" for index in range(len(logprobs))]),
+            "log-likelihood, nats": frames.number_column(logprobs),
+            "probability": frames.number_column([exp(value - highest) / total for value in logprobs]),
+        }
+    )
+
+
+def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None:
+    found = parting(ours, theirs)
+    st.html(markup.title("Where the answers part", _where(found)))
+    if found.characters is not None:
+        start = max(0, found.characters - BEFORE)
+        if found.characters:
+            st.caption("both say")
+            show_text(("…" if start else "") + ours.answer[start : found.characters])
+        for column, name, text in zip(st.columns(2), (baseline, candidate), (ours.answer, theirs.answer), strict=True):
+            with column:
+                st.caption(f"then {frames.cell(name)}:")
+                show_text(text[found.characters : found.characters + AFTER])
+    st.html(markup.title("Scores", "Every metric of this answer, under the scoring version that counts."))
+    show_table(frames.score_frame(ours, theirs))
+    fields = fields_of(ours.answer, theirs.answer)
+    if fields:
+        st.html(markup.title("Fields", "Both answers are JSON objects: their fields side by side, as text."))
+        show_table(frames.field_frame(fields))
+
+
+def _where(found: Parting) -> str:
+    if found.characters is None:
+        return "Both arms gave the same text."
+    token = "which token that is was not stored"
+    if found.token is not None:
+        ids = " against ".join("the end" if i is None else f"id {i}" for i in found.ids)
+        token = f"token {found.token + 1}, {ids}; other likely tokens there are not stored"
+    return f"After {found.characters:,} equal characters: {token}."

@@ -1,0 +1,31 @@
+"""A run that is still being computed: how far each arm has got, followed live."""
+
+import streamlit as st
+
+from evalsvc.dashboards import reads
+from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.text import markdown_free
+from evalsvc.store.session import Store, open_store
+
+EVERY_S = 5
+
+
+def show_progress(store: Store, view: RunView) -> None:
+    """A bar an arm, read anew every few seconds; what it ends with is said, too."""
+    st.info(
+        "This run is in progress: what stands below is of the samples so far, and no gate decides an unfinished arm. "
+        "The bars follow the run; reload the page for everything else. A run that was stopped goes on with "
+        "`evalsvc run FILE`."
+    )
+    _bars(store.address, view)
+
+
+@st.fragment(run_every=EVERY_S)
+def _bars(address: str, view: RunView) -> None:
+    with open_store(address, read_only=True) as store:
+        counts = reads.held(store, view.arms)
+    for arm in view.arms:
+        done = counts[arm.id].samples
+        share = min(1.0, done / arm.expected) if arm.expected else 0.0
+        errors = f", {counts[arm.id].errors:,} errors" if counts[arm.id].errors else ""
+        st.progress(share, text=f"{markdown_free(arm.name)}: {done:,} of {arm.expected:,} samples{errors}")

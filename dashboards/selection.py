@@ -1,0 +1,56 @@
+"""What is chosen lives in the address of the page, so that a link shows what its sender saw, on every page."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import streamlit as st
+
+from evalsvc.dashboards.text import visible_text
+
+T = TypeVar("T")
+NAME_CHARACTERS = 80
+
+
+def pick(label: str, key: str, choices: Mapping[str, T], name: Callable[[T], str], default: str | None = None) -> T:
+    """A select box whose choice is the address's `key`, kept across pages.
+
+    Args:
+        label: Above the box.
+        key: Of the address; also the box's own.
+        choices: By the text that stands in the address, at least one.
+        name: How a choice is shown.
+        default: Chosen where the address names none that there is; the first without it.
+    """
+    options = list(choices)
+    kept = f"kept_{key}"
+    wanted = next((w for w in (st.query_params.get(key), st.session_state.get(kept)) if w in choices), None)
+    chosen = wanted or (default if default in choices else options[0])
+    box = f"box_{key}"
+    st.session_state[box] = chosen
+    st.session_state[kept] = chosen
+    if st.query_params.get(key) != chosen:
+        st.query_params[key] = chosen
+    st.selectbox(
+        label,
+        options,
+        key=box,
+        format_func=lambda option: visible_text(name(choices[option]), NAME_CHARACTERS),
+        on_change=_follow,
+        args=(key, box),
+    )
+    return choices[chosen]
+
+
+def pick_text(label: str, key: str, choices: list[str], shown: Callable[[str], str] = str) -> str:
+    """As `pick`, of texts that are their own names."""
+    return pick(label, key, {choice: choice for choice in choices}, shown)
+
+
+def _follow(key: str, box: str) -> None:
+    st.query_params[key] = st.session_state[box]
+
+
+def linked(**changed: object) -> dict[str, str]:
+    """The address's choices with some changed, for links to other pages."""
+    kept = {key: value for key in ("run", "baseline", "candidate") if (value := st.query_params.get(key))}
+    return kept | {key: str(value) for key, value in changed.items()}

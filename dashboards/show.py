@@ -1,0 +1,28 @@
+"""Texts on a page: as text alone, cut where they are long, with the cut said."""
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible_text
+
+LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
+
+
+def show_text(text: str) -> None:
+    """A text that somebody else wrote."""
+    if not text:
+        st.caption("(empty)")
+        return
+    shown = visible_text(text)
+    tall = len(shown) > LONG_CHARACTERS or shown.count("\n") > LONG_LINES
+    with st.container(height=LONG_HEIGHT_PX, border=False) if tall else st.container():
+        st.code(shown, language=None, wrap_lines=True)
+    if hidden_characters(text):
+        st.caption(f"first {SHOWN_CHARACTERS:,} of {len(text):,} characters; the database holds them all")
+
+
+def show_table(frame: pd.DataFrame, columns: dict[str, Any] | None = None) -> None:
+    """A table to sort; an unknown value is an empty cell, and never 0."""
+    st.dataframe(frame, hide_index=True, column_config=columns, placeholder="")
