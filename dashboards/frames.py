@@ -50,12 +50,12 @@ def verdict_columns() -> dict[str, Any]:
     } | {"p": number("p", format="%.3g", help="one-sided p of no drop; after Holm where the row carries a verdict")}
 
 
-def text_column(values: Sequence[object]) -> "pd.Series[Any]":
+def text_column(values: Sequence[object]) -> pd.Series:
     """Any values as text, every character visible and whole numbers with all their digits; None stays empty."""
     return pd.Series([None if value is None else cell(value) for value in values], dtype="string")
 
 
-def number_column(values: Sequence[object]) -> "pd.Series[Any]":
+def number_column(values: Sequence[object]) -> pd.Series:
     """Numbers that sort as numbers; whatever is none (None, text, a list) stays empty, and is never 0."""
     return pd.Series([_number(value) for value in values], dtype="Float64")
 

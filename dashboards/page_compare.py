@@ -6,7 +6,7 @@ from evalsvc.dashboards import charts, frames, markup
 from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.show import show_table
-from evalsvc.dashboards.text import csv_bytes, points
+from evalsvc.dashboards.text import csv_bytes, markdown_free, points
 from evalsvc.store.session import Store
 
 
@@ -20,8 +20,9 @@ def show(store: Store, view: RunView) -> None:
     st.html(markup.candidate_head(chosen))
     if not chosen.rows:
         st.info(
-            chosen.problem
-            or "No gate has decided this candidate yet; the plot is drawn from its decision. Decide it with:"
+            markdown_free(chosen.problem)
+            if chosen.problem
+            else "No gate has decided this candidate yet; the plot is drawn from its decision. Decide it with:"
         )
         st.code(
             f"evalsvc gate --baseline {view.baseline.address} --candidate {chosen.arm.address} --policy POLICY",

@@ -7,12 +7,12 @@ import pandas as pd
 import streamlit as st
 
 from evalsvc.dashboards import frames, markup, reads_flips
-from evalsvc.dashboards.links import go
 from evalsvc.dashboards.page_flips import flips_of
 from evalsvc.dashboards.parting import Parting, fields_of, parting
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.reads_flips import Flip, Shown
 from evalsvc.dashboards.show import show_table, show_text
+from evalsvc.dashboards.text import markdown_free
 from evalsvc.store.session import Store
 
 BEFORE, AFTER = 160, 320  # characters shown around the place where two answers part
@@ -32,8 +32,8 @@ def show(store: Store, view: RunView) -> None:
     theirs = reads_flips.sample(store, view.chosen.arm, number)
     if theirs is None:
         st.warning(
-            f"Arm {view.chosen.arm.address} holds no sample {number}. The link may be of another database or "
-            "candidate: choose an item on the Flips page."
+            f"Arm {markdown_free(view.chosen.arm.address)} holds no sample {number}. The link may be of "
+            "another database or candidate: choose an item on the Flips page."
         )
         return
     ours = reads_flips.counterpart(store, view.baseline, theirs)
@@ -60,21 +60,23 @@ def _head(flips: list[Flip], theirs: Shown, ours: Shown | None) -> None:
     place = next((i for i, flip in enumerate(flips) if flip.candidate_id == theirs.sample_id), None)
     before, after, about = st.columns([1, 1, 3])
     if place is not None:
-        with before:
-            if place:
-                go("sample", "Previous flip", sample=flips[place - 1].candidate_id)
-        with after:
-            if place + 1 < len(flips):
-                go("sample", "Next flip", sample=flips[place + 1].candidate_id)
+        for column, label, index in ((before, "Previous flip", place - 1), (after, "Next flip", place + 1)):
+            there = 0 <= index < len(flips)
+            number = flips[index].candidate_id if there else 0
+            column.button(label, disabled=not there, on_click=_turn_to, args=(number,))
         about.caption(f"flip {place + 1:,} of {len(flips):,}, lost first; the address of this page is its permalink")
     direction = flips[place].direction if place is not None else "no flip"
     stages = reads_flips.coverage(theirs.stage_tokens, theirs.handed_over)
     st.html(markup.sample_head(theirs, direction, stages, compared=ours is not None))
 
 
+def _turn_to(number: int) -> None:
+    st.query_params["sample"] = str(number)
+
+
 def _answer(name: str, shown: Shown | None) -> None:
     if shown is None:
-        st.caption(f"{frames.cell(name)} has no sample of this item, stage and repeat.")
+        st.caption(f"{markdown_free(name)} has no sample of this item, stage and repeat.")
         return
     own = next((score for score in shown.scores if score[0] == shown.metric), None)
     st.html(markup.sample_answer_head(name, shown, None if own is None else own[2], own[3] if own else shown.error))
@@ -122,7 +124,7 @@ def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None
             show_text(("…" if start else "") + ours.answer[start : found.characters])
         for column, name, text in zip(st.columns(2), (baseline, candidate), (ours.answer, theirs.answer), strict=True):
             with column:
-                st.caption(f"then {frames.cell(name)}:")
+                st.caption(f"then {markdown_free(name)}:")
                 show_text(text[found.characters : found.characters + AFTER])
     st.html(markup.title("Scores", "Every metric of this answer, under the scoring version that counts."))
     show_table(frames.score_frame(ours, theirs))

@@ -24,7 +24,7 @@ def pick(label: str, key: str, choices: Mapping[str, T], name: Callable[[T], str
     options = list(choices)
     kept = f"kept_{key}"
     wanted = next((w for w in (st.query_params.get(key), st.session_state.get(kept)) if w in choices), None)
-    chosen = wanted or (default if default in choices else options[0])
+    chosen = str(wanted or (default if default in choices else options[0]))
     box = f"box_{key}"
     st.session_state[box] = chosen
     st.session_state[kept] = chosen
@@ -48,6 +48,10 @@ def pick_text(label: str, key: str, choices: list[str], shown: Callable[[str], s
 
 def _follow(key: str, box: str) -> None:
     st.query_params[key] = st.session_state[box]
+    for narrower in ("sample", "page"):  # of what was chosen before
+        if key != narrower:
+            st.query_params.pop(narrower, None)
+            st.session_state.pop(f"kept_{narrower}", None)
 
 
 def linked(**changed: object) -> dict[str, str]:

@@ -17,6 +17,9 @@ HOSTILE = {
     "separators": "one\u2028two\u202ethree\x00four",
     "long": "x" * 200_000,
 }
+SCRIPT = "<script>document.title='owned'</script>"
+MARKDOWN = "It cost $12 last year and $15 now; *a* _b_ # c ~d~ :red[x] <b>y</b>"
+HUGE = "<b>\u202e" + "x" * 1_000_000
 POLICY = Policy(name="test", margin_points=5.0, guard_points=15.0)
 # suite, family, stages that score it, items
 FAMILIES = (
@@ -170,35 +173,101 @@ def _proof(weights: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def empty_database(tmp_path: Path) -> Path:
-    path = tmp_path / "empty.db"
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the databases lie; every test reads them, none writes."""
+    return tmp_path_factory.mktemp("dashboards")
+
+
+@pytest.fixture(scope="session")
+def empty_database(folder: Path) -> Path:
+    path = folder / "empty.db"
     open_store(path, create=True).close()
     return path
 
 
-@pytest.fixture
-def undecided_database(tmp_path: Path) -> Path:
-    path = tmp_path / "undecided.db"
+@pytest.fixture(scope="session")
+def undecided_database(folder: Path) -> Path:
+    path = folder / "undecided.db"
     with open_store(path, create=True) as store:
         Experiment(store)
     return path
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    path = tmp_path / "demo.db"
+@pytest.fixture(scope="session")
+def database(folder: Path) -> Path:
+    path = folder / "demo.db"
     with open_store(path, create=True) as store:
         Experiment(store).finish()
     return path
 
 
-@pytest.fixture
-def opened_database(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def opened_database(folder: Path) -> Path:
     """A run that has opened a candidate and not its baseline yet."""
-    path = tmp_path / "opened.db"
+    path = folder / "opened.db"
     with open_store(path, create=True) as store:
         run_id = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
         facts = {"plan": "w=bf16,kv=bf16", "stages": {}, "injected": {"x": 1}, "details": {}, "expected": 3}
         writer.open_arm(store, run_id, name="early", fingerprint="f", **facts)
     return path
+
+
+@pytest.fixture(scope="session")
+def hostile_database(folder: Path) -> Path:
+    """Hostile names, prompts, answers, error classes and messages; a decision; an error that has no score."""
+    path = folder / "hostile.db"
+    with open_store(path, create=True) as store:
+        run_id = writer.open_run(store, experiment=MARKDOWN, experiment_hash="h", resolved={}, baseline="base", seed=0)
+        for name in ("base", SCRIPT):
+            stage = {"weights": "bf16", "kv": "bf16" if name == "base" else "fp8:token-head"}
+            samples = [_hostile_sample(number, lost=name != "base" and number % 2 == 0) for number in range(40)]
+            arm_id = writer.open_arm(
+                store,
+                run_id,
+                name=name,
+                fingerprint=name,
+                plan=MARKDOWN,
+                stages={"prefill": stage, "decode": stage},
+                injected={},
+                details={"note": SCRIPT},
+                expected=len(samples),
+            )
+            writer.add_samples(store, run_id, arm_id, samples)
+            writer.save_probe(store, arm_id, {MARKDOWN: {"kl_mean": 0.1, "kl_max": 1.0, "tokens": 4}})
+            writer.finish_arm(store, arm_id, {SCRIPT: {"weights": {}, "kv": {}}}, "matched")
+        writer.finish_run(store, run_id)
+        base, arm = queries.arms(store, run_id)
+        found = decide_gate(base, arm, queries.pairs(store, base, arm), POLICY)
+        row = (base.id, arm.id, found.policy_sha256, found.verdict, found.exit_code, found.to_json())
+        writer.save_decision(store, *row)
+    return path
+
+
+def _hostile_sample(number: int, *, lost: bool) -> NewSample:
+    failed = lost and number == 38
+    score = NewScore(metric="acc", filter="none", value=float(not lost), error_class=MARKDOWN if lost else None)
+    return NewSample(
+        suite=MARKDOWN,
+        item_id=f"{SCRIPT}{number}",
+        item_hash=str(number),
+        family=SCRIPT,
+        cluster="",
+        metric="acc",
+        filter="none",
+        chance=0.0,
+        scored_by="generation",
+        request_hash="r",
+        settings_hash="s",
+        rendered_hash="t",
+        status="error" if failed else "scored",
+        error_class=SCRIPT if failed else None,
+        error_message=MARKDOWN if failed else None,
+        prompt=MARKDOWN,
+        answer=HUGE if lost and number == 0 else list(HOSTILE.values())[number // 2 % 4] if lost else MARKDOWN,
+        finish_reason=SCRIPT if lost else "stop",
+        stage_tokens={"prefill": 1, "decode": 3},
+        handed_over=True,
+        scoring_version="1",
+        scores=() if failed else (score,),
+    )

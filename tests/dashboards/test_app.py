@@ -1,18 +1,22 @@
 """The page without a browser: what it says of a good database, and of none."""
 
+import html
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from evalsvc.dashboards import reads_flips
 from evalsvc.dashboards.launch import APP
+from evalsvc.dashboards.pages import PAGES
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
 from evalsvc.recorded.load import Sources, load
 from evalsvc.store import queries, writer
 from evalsvc.store.recording import record_run
-from evalsvc.store.records import NewSample
+from evalsvc.store.records import NewSample, NewScore, Rescored
 from evalsvc.store.session import open_store
 
 
@@ -20,16 +24,33 @@ from evalsvc.store.session import open_store
 def run_app(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.argv", ["app.py"])
 
-    def run(database: Path | str | None) -> AppTest:
+    def run(database: Path | str | None, page: str = "verdict", **chosen: object) -> AppTest:
         if database is None:
             monkeypatch.delenv("EVALSVC_DB", raising=False)
         else:
             monkeypatch.setenv("EVALSVC_DB", str(database))
-        app = AppTest.from_file(str(APP), default_timeout=60).run()
-        assert not app.exception, app.exception[0].message
-        return app
+        app = AppTest.from_file(str(APP), default_timeout=60)
+        for key, value in chosen.items():
+            app.query_params[key] = str(value)
+        return to_page(app.run(), page)
 
     return run
+
+
+def to_page(app: AppTest, page: str) -> AppTest:
+    """Goes to a page by its path in the address."""
+    assert not app.exception, app.exception[0].message
+    if page != "verdict":
+        app._page_hash = next(h for h, found in app._registered_pages.items() if found.get("url_pathname") == page)
+        app.run()
+        assert not app.exception, app.exception[0].message
+    return app
+
+
+def words_of(app: AppTest) -> str:
+    """Every sentence that is no markup."""
+    kinds = (app.info, app.caption, app.warning, app.error, app.code)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
 def markup_of(app: AppTest) -> str:
@@ -45,21 +66,24 @@ def choose(app: AppTest, label: str, value: str) -> AppTest:
     return app
 
 
-def test_the_table_shows_every_candidate_with_word_symbol_and_mark(run_app, database):
+def test_the_first_page_shows_every_candidate_with_word_symbol_and_mark(run_app, database):
     page = markup_of(run_app(database))
     for name in ("fp8-weights", "kv-fp8-decode", "int4-asym", "int4-sym-decode", "kv-damaged"):
         assert f'<span class="ev-name">{name}</span>' in page
-    for words in ("✓ PASS", "▼ REGRESSED", "⊘ INVALID: blind", "left out of the decision"):
+    for words in ("✓ PASS", "▼ REGRESSED", "? INCONCLUSIVE", "⊘ INVALID: blind", "left out of the decision"):
         assert words in page
     assert "⚑ injected fault: decode_k_scale 0.25" in page
     assert "A/A (baseline against itself, 2:base): <b>0.0 points</b> of 148 items flipped (b 0, c 0)." in page
-    assert "269.0 MB" in page and "0.45" in page
 
 
-def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_app, database):
-    page = markup_of(run_app(database))
-    assert " tokens answered · 15 s</div>" in page  # fp8-weights, alone with its prefill stage
-    assert " · 3 s · prefill 12 s with base, int4-sym-decode, kv-damaged</div>" in page
+def test_a_card_holds_the_gates_own_sentence_and_comes_worst_first(run_app, database):
+    with open_store(database, read_only=True) as store:
+        sentences = {row["candidate"]: row["decision"]["sentence"] for row in queries.decisions(store, 1)}
+    cards = [part for part in markup_of(run_app(database)).split("ev-card")[1:] if "ev-say" in part]
+    for name, sentence in sentences.items():
+        assert any(f'"ev-name">{name}<' in card and sentence in html.unescape(card) for card in cards), name
+    words = ["REGRESSED" if "▼ REGRESSED" in card else "PASS" if "✓ PASS" in card else "" for card in cards]
+    assert words.index("PASS") > max(i for i, word in enumerate(words) if word == "REGRESSED")
 
 
 def test_families_appear_on_demand(run_app, database):
@@ -69,12 +93,42 @@ def test_families_appear_on_demand(run_app, database):
     assert "choose</td>" in markup_of(app)
 
 
-def test_a_plot_for_every_decided_candidate(run_app, database):
-    assert len(run_app(database).get("vega_lite_chart")) == 5
+def test_the_candidate_of_the_address_is_kept_from_page_to_page(run_app, database):
+    app = run_app(database, candidate="int4-asym")
+    assert next(box for box in app.selectbox if box.label == "Candidate").value == "int4-asym"
+    for page in ("compare", "flips", "sample"):
+        app = to_page(app, page)
+        assert app.query_params["candidate"] in ("int4-asym", ["int4-asym"])
+        assert '<span class="ev-name">int4-asym</span>' in markup_of(app) or page == "sample"
+
+
+def test_a_choice_enters_the_address_and_one_that_is_not_there_is_left(run_app, database):
+    app = run_app(database, candidate="nobody", run="77")
+    assert app.query_params["run"] in ("1", ["1"])
+    app = choose(app, "Candidate", "kv-fp8-decode")
+    assert app.query_params["candidate"] in ("kv-fp8-decode", ["kv-fp8-decode"])
+
+
+def test_compare_holds_the_decisions_rows_as_numbers(run_app, database):
+    app = run_app(database, "compare", candidate="int4-sym-decode")
+    assert len(app.get("vega_lite_chart")) == 1
+    table = app.dataframe[0].value
+    pooled = table[table["row"] == "pooled"].iloc[0]
+    with open_store(database, read_only=True) as store:
+        (row,) = [d for d in queries.decisions(store, 1) if d["candidate"] == "int4-sym-decode"]
+    stored = row["decision"]["rows"][0]
+    assert (pooled["lost b"], pooled["drop"], pooled["margin"]) == (stored["b"], stored["drop_points"], 5.0)
+    assert "n 148, 95 % interval" in words_of(app)
+
+
+def test_the_2x2_tables_add_up_to_n(run_app, database):
+    table = run_app(database, "flips", candidate="int4-sym-decode").dataframe[0].value
+    assert len(table) > 5
+    assert (table[["both right", "lost b", "gained c", "both wrong"]].sum(axis=1) == table["n"]).all()
 
 
 def test_flips_are_code_not_markup(run_app, database):
-    app = choose(choose(run_app(database), "Candidate", "kv-damaged"), "Suite", "formats")
+    app = run_app(database, "flips", candidate="kv-damaged", suite="formats")
     shown = [code.value for code in app.code]
     assert any(value.startswith("<script>") for value in shown)
     assert "one⟨U+2028⟩two⟨U+202E⟩three␀four" in shown
@@ -83,30 +137,83 @@ def test_flips_are_code_not_markup(run_app, database):
     assert any("first 4,000 of 200,000 characters" in caption.value for caption in app.caption)
 
 
-def test_flips_are_filtered_by_direction_and_family(run_app, database):
-    app = choose(run_app(database), "Candidate", "int4-asym")
+def test_flips_are_filtered_by_direction_and_page(run_app, database):
+    app = run_app(database, "flips", candidate="int4-asym")
     both = [caption.value for caption in app.caption if "shown by this choice" in caption.value]
     lost, gained = int(both[0].split()[0]), int(both[0].split()[2])
     assert lost and gained
-    app = choose(app, "Direction", "▲ gained")
+    assert markup_of(app).index("▼ lost") < markup_of(app).find("▲ gained") or lost > 10
+    app = choose(app, "Direction", "gained")
     assert any(f"{gained} shown by this choice" in caption.value for caption in app.caption)
     assert markup_of(app).count("▼ lost") == 0
+
+
+def test_flips_in_sql_are_the_flips_of_the_store(database, hostile_database):
+    keys = ("suite", "family", "item", "through", "repeat", "direction")
+    for path in (database, hostile_database):
+        with open_store(path, read_only=True) as store:
+            base, *others = queries.arms(store, 1)
+            for arm in others:
+                ours = reads_flips.flips(store, base, arm)
+                theirs = queries.flips(store, base, arm)
+                named = {(f.suite, f.family, f.item, f.through, f.repeat, f.direction) for f in ours}
+                assert len(ours) == len(theirs) and named == {tuple(f[k] for k in keys) for f in theirs}
+                assert [f.direction for f in ours] == sorted((f.direction for f in ours), reverse=True)
+
+
+def test_a_scoring_version_that_does_not_count_flips_nothing(tmp_path, database):
+    path = Path(shutil.copy(database, tmp_path / "rescored.db"))
+    with open_store(path) as store:
+        base, arm = (a for a in queries.arms(store, 1) if a.name in ("base", "fp8-weights"))
+        before = len(reads_flips.flips(store, base, arm))
+        sides = [p.candidate for p in queries.pairs(store, base, arm) if p.suite == "tools" and p.candidate]
+        turned = [
+            Rescored(
+                sample_id=side.sample_id,
+                scoring_version="2",
+                scores=(NewScore(metric="acc", filter="none", value=1.0 - (side.value or 0.0)),),
+            )
+            for side in sides
+        ]
+        writer.add_scores(store, turned, {arm.id: {"tools": "1"}})
+        arm = queries.resolve_arm(store, "1:fp8-weights")
+        assert len(reads_flips.flips(store, base, arm)) == before
+        writer.add_scores(store, [], {arm.id: {"tools": "2"}})
+        arm = queries.resolve_arm(store, "1:fp8-weights")
+        assert len(reads_flips.flips(store, base, arm)) == len(queries.flips(store, base, arm)) > before
+
+
+def test_a_sample_shows_both_answers_where_they_part_and_its_scores(run_app, database):
+    app = run_app(database, "sample", candidate="int4-sym-decode")
+    assert "flip 1 of" in words_of(app) and "both say" not in words_of(app)
+    assert "After 0 equal characters: which token that is was not stored." in markup_of(app)
+    scores = app.dataframe[0].value
+    assert scores["metric"].tolist() == ["acc"] and scores["candidate"].tolist() == [0.0]
+
+
+def test_a_sample_of_another_arm_is_a_sentence(run_app, database):
+    app = run_app(database, "sample", candidate="int4-asym", sample="999999")
+    assert "holds no sample 999999" in app.warning[0].value
 
 
 def test_a_run_without_a_decision_says_how_to_get_one(run_app, undecided_database):
     app = run_app(undecided_database)
     page = markup_of(app)
     assert "No gate has decided this candidate yet" in page
-    assert "evalsvc gate --baseline 1:base --candidate 1:int4-asym --policy POLICY" in page
-    assert "running since" in page
-    assert any("No gate has decided a candidate" in info.value for info in app.info)
+    command = "evalsvc gate --baseline 1:base --candidate 1:int4-asym --policy POLICY"
+    assert command in page and command in words_of(app)
+    assert "running since" in page and "This run is in progress" in words_of(app)
+    app = to_page(app, "compare")
+    assert "No gate has decided this candidate yet" in words_of(app)
+    app = to_page(app, "flips")
     assert len(app.code) > 0
 
 
 def test_no_database_is_one_sentence(run_app, tmp_path, empty_database):
     assert "No database is named" in run_app(None).info[0].value
+    assert "evalsvc dashboard --demo" in run_app(empty_database).info[0].value
     app = run_app(tmp_path / "gone.db")
-    assert (app.error[0].value, len(app.code)) == ("The database cannot be shown.", 1)
+    assert len(app.code) == 1 and app.error[0].value.startswith("This page cannot be shown.")
     assert "no such database; `evalsvc run FILE` makes one" in app.code[0].value
     assert "holds no run with arms yet" in run_app(empty_database).info[0].value
 
@@ -135,14 +242,9 @@ def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, t
             store, base.id, other.id, policy.sha256, decided.verdict, decided.exit_code, decided.to_json()
         )
     page = markup_of(run_app(path))
-    for said in (
-        "▼ REGRESSED",
-        "nothing measured",
-        "recorded: imported from",
-        "nobody said which formats",
-        "&lt;b&gt;0&lt;/b&gt;",
-    ):
+    for said in ("▼ REGRESSED", "recorded: imported from", "nobody said which formats"):
         assert said in page
+    assert "&lt;b&gt;0&lt;/b&gt;" in markup_of(run_app(path, "flips"))
 
 
 def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path):
@@ -187,3 +289,32 @@ def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path):
         writer.save_decision(store, *row)
     page = markup_of(run_app(path))
     assert "INVALID" in page and "cand" in page
+
+
+PATHS = [listed.path for listed in PAGES]
+
+
+@pytest.mark.parametrize("page", PATHS)
+def test_every_page_says_what_to_do_where_there_is_nothing(run_app, empty_database, opened_database, page):
+    assert "evalsvc run FILE" in words_of(run_app(empty_database, page))
+    assert "Reload this page" in words_of(run_app(opened_database, page))
+
+
+@pytest.mark.parametrize("page", PATHS)
+def test_every_page_shows_every_verdict_and_an_unfinished_run(run_app, database, undecided_database, page):
+    for path in (database, undecided_database):
+        app = run_app(path, page)
+        assert "<h1>" in markup_of(app)
+        assert not app.error
+
+
+@pytest.mark.parametrize("page", PATHS)
+def test_hostile_texts_are_shown_and_never_obeyed(run_app, hostile_database, page):
+    app = run_app(hostile_database, page)
+    assert "<h1>" in markup_of(app) and not app.error
+    assert "<script>" not in markup_of(app) and "<b>y</b>" not in markup_of(app)
+    read_as_markdown = [
+        element.value for kind in (app.caption, app.info, app.warning, app.markdown) for element in kind
+    ]
+    assert not [text for text in read_as_markdown if "$15 now" in text and "\\$15" not in text]
+    assert all(len(code.value) <= 4100 for code in app.code)

@@ -15,6 +15,7 @@ ROW = VerdictRow(
     through="",
     items=50,
     n=50,
+    baseline_right=30,
     lost=4,
     gained=1,
     drop=6.0,
@@ -23,6 +24,7 @@ ROW = VerdictRow(
     margin=15.0,
     p=0.19,
     p_adjusted=0.57,
+    method="exact",
     word="PASS",
     remark="",
     factors_met=("decode.kv",),
@@ -33,7 +35,13 @@ ROW = VerdictRow(
 
 def test_a_row_keeps_its_numbers_and_its_adjusted_p():
     (line,) = forest_frame([ROW]).to_dict("records")
-    assert (line["row"], line["drop"], line["lower"], line["upper"], line["margin"]) == ("tasks", 6.0, -1.0, 13.0, 15.0)
+    assert (line["row"].split(" · ")[0], line["drop"], line["lower"], line["upper"], line["margin"]) == (
+        "tasks",
+        6.0,
+        -1.0,
+        13.0,
+        15.0,
+    )
     assert (line["verdict"], line["p"], line["text"]) == ("PASS", ".570", "+6.0  [-1.0, 13.0]")
 
 
@@ -43,12 +51,12 @@ def test_a_blind_row_shows_no_margin_and_a_family_no_verdict():
     lines = forest_frame([blind, family]).to_dict("records")
     assert [line["verdict"] for line in lines] == ["blind", "described"]
     assert lines[0]["margin"] is None or lines[0]["margin"] != lines[0]["margin"]
-    assert lines[1]["row"].strip() == "copying"
+    assert lines[1]["row"].strip().startswith("copying · n 50 · b 4")
 
 
 def test_a_row_without_a_drop_is_left_out_and_equal_labels_stay_apart():
     frame = forest_frame([ROW, ROW, replace(ROW, drop=None, suite="unscored")])
-    assert list(frame["row"]) == ["tasks", "tasks (2)"]
+    assert [row.split(" · ")[0] for row in frame["row"]] == ["tasks", "tasks (2)"]
 
 
 def test_the_axis_shows_every_bound_margin_and_zero():
@@ -75,6 +83,26 @@ def test_the_margin_is_drawn_where_a_row_has_one():
     tick = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "tick")
     assert tick["encoding"]["x"]["field"] == "margin"
     assert tick["transform"] == [{"filter": "isValid(datum.margin)"}]
+    failing = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "bar")
+    assert (failing["encoding"]["x"]["field"], failing["encoding"]["x2"]["field"]) == ("margin", "end")
+    (data,) = [found for found in spec["datasets"].values() if "margin" in found[0]]
+    assert (data[0]["margin"], data[0]["end"]) == (15.0, 20.0)
+
+
+def test_the_noise_of_the_instrument_is_a_band_inside_the_axis():
+    frame = forest_frame([ROW])
+    domain = points_domain([frame], (-30.0, 2.0))
+    spec = forest(frame, domain, (-30.0, 2.0)).to_dict()
+    band = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "rect")
+    assert band["encoding"]["x"]["scale"]["domain"] == list(domain) and domain[0] < -30.0
+    assert not [layer for layer in forest(frame, domain).to_dict()["layer"] if layer["mark"]["type"] == "rect"]
+
+
+def test_every_row_names_its_n_and_both_counts():
+    spec = forest(forest_frame([ROW]), (-5.0, 20.0)).to_dict()
+    text = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "text")
+    assert text["encoding"]["text"]["field"] == "row"
+    assert forest_frame([ROW])["row"][0] == "tasks · n 50 · b 4 · c 1"
 
 
 def test_a_hostile_name_is_data():

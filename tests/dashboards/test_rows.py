@@ -34,9 +34,12 @@ def test_a_decision_of_another_schema_is_refused_in_words():
 def test_a_view_holds_every_candidate_and_the_gates_own_aa(database):
     with open_store(database, read_only=True) as store:
         (run,) = reads.main_runs(store)
-        (baseline,) = reads.baselines(store, run)
-        view = reads.run_view(store, run, baseline)
-    assert [c.arm.name for c in view.candidates] == list(run.arms[1:])
+        arms, decided = queries.arms(store, run.id), queries.decisions(store, run.id)
+        (baseline,) = reads.baselines(store, run, arms, decided)
+        counts = reads.held(store, arms)
+        view = reads.run_view(store, run, baseline, arms, decided, counts)
+    assert [c.arm.name for c in view.candidates] == [arm.name for arm in arms[1:]]
+    assert [c.held.samples for c in view.candidates] == [arm.expected for arm in arms[1:]]
     assert all(c.decision and c.word == c.decision["verdict"] for c in view.candidates)
     assert view.repeat is not None and view.repeat.checked is not None
     assert (view.repeat.address, view.repeat.checked["n"]) == ("2:base", 148)
@@ -44,4 +47,8 @@ def test_a_view_holds_every_candidate_and_the_gates_own_aa(database):
 
 def test_an_injected_arm_is_offered_as_no_baseline(database):
     with open_store(database, read_only=True) as store:
-        assert all(not arm.injected for arm in reads.baselines(store, reads.main_runs(store)[0]))
+        (run,) = reads.main_runs(store)
+        arms = queries.arms(store, run.id)
+        decided = [{"baseline_arm_id": arm.id, "baseline_run_id": run.id} for arm in arms]
+        found = reads.baselines(store, run, arms, decided)
+    assert [arm.name for arm in found] == [arm.name for arm in arms if not arm.injected]
