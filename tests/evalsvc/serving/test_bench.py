@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evalsvc.engine.engine import Engine
 from evalsvc.errors import ConfigError
 from evalsvc.experiment import ArmConfig
 from evalsvc.serving import measure
@@ -138,3 +139,14 @@ def test_one_arm_twice_is_refused(bench, store):
     arms = {"one": ArmConfig(plan="w=bf16"), "two": ArmConfig(plan="kv=bf16")}
     with pytest.raises(ConfigError, match="one and two are the same"):
         run(replace(bench, arms=arms), store)
+
+
+def test_no_prompt_is_found_in_a_cache(bench):
+    """A page that an earlier repeat, cell or warm-up computed would take work away from the one that is timed."""
+    engine = Engine.load(bench.model, plan="w=bf16", kv_tokens=512)
+    for cell in ((40, 1), (40, 3)):
+        measure.warm_up(engine, "default", bench.grid, cell)
+        for repeat in range(2):
+            assert measure.run_cell(engine, "default", bench.grid, cell, repeat).status == "measured"
+    found = engine.proof()["prefix_cache"]
+    assert found["hit_tokens"] == 0 and found["missed_tokens"] == 39 * (1 + 4 + 4 + 2 + 4 + 4)
