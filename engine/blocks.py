@@ -6,8 +6,13 @@ from math import prod
 BLOCK_VALUES = 2**19
 
 
-def row_blocks(shape: Sequence[int]) -> Iterator[slice]:
-    """Slices of the outermost dimension that cover it in order, of about `BLOCK_VALUES` values each."""
-    rows = max(1, BLOCK_VALUES // max(1, prod(shape[1:])))
+def row_blocks(shape: Sequence[int], multiple: int = 1) -> Iterator[slice]:
+    """Slices of the outermost dimension that cover it in order, of about `BLOCK_VALUES` values each.
+
+    Args:
+        shape: Of the tensor.
+        multiple: All slices but the last hold a multiple of so many rows.
+    """
+    rows = max(multiple, BLOCK_VALUES // max(1, prod(shape[1:])) // multiple * multiple)
     for start in range(0, shape[0], rows):
         yield slice(start, start + rows)

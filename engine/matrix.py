@@ -1,12 +1,7 @@
 """A matrix held in a plan's weights format, and the product that goes with it.
 
-One form of product per format, whatever the batch: bf16 (or fp32) from the decoded copy; for `fp8:w8a8` the activation
-is quantized per token for real, the product runs over the exact e4m3 values in bf16, and both scales follow it.
-
-torch's bf16 product on CPU ends in bf16, so w8a8 is rounded once before its scales and once after. Measured on a 135M
-Llama, 800 tokens: KL from the same codes with all other arithmetic in fp32 is 0.0183 nats; with an exact product,
-rounded once, 0.0188; with the product's residual added by a second one, 0.0182 at twice the time. What rounding
-activations to e4m3 does to the next layer's codes hides the difference, and so the plain product stays.
+One form of product per format, whatever the batch: that of `products.py` where activations are quantized, else bf16 (or
+fp32) from a decoded copy.
 """
 
 import torch
@@ -14,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from evalsvc.kernels.dispatch import ran
-from evalsvc.kernels.fp8 import absmax_scale, e4m3_as_bf16, quantize_e4m3
 
 from .blocks import row_blocks
+from .packed.base import Packed
 from .precision import WeightFormat
-from .quantize import Fp8Weight, Int4Weight, quantize
+from .products import PRODUCTS, Product
+from .quantize import quantize
 
 
 def stored_as(dtype: torch.dtype) -> str:
@@ -31,7 +27,8 @@ class PlanMatrix:
 
     Attributes:
         packed: What a device would hold; the truth.
-        weight: What the product reads on this device. Shape: (out, in). The same tensor as `packed` for bf16 and fp32.
+        weight: What the product reads on this device. Shape: (out, in). The same tensor as `packed` for bf16 and fp32,
+            and as its codes for int8 with quantized activations.
     """
 
     def __init__(self, weight: Tensor, fmt: WeightFormat, name: str):
@@ -49,20 +46,28 @@ class PlanMatrix:
         self.packed = quantize(weight, fmt, name)
         self.weight = self._copy(tuple(weight.shape))
 
+    def _product(self) -> Product | None:
+        """The product of quantized activations; None where the format quantizes none, or nothing is packed."""
+        return None if isinstance(self.packed, Tensor) else PRODUCTS.get(self.fmt.product)
+
     def _copy(self, shape: tuple[int, ...]) -> Tensor:
         if isinstance(self.packed, Tensor):
             return self.packed
-        copy = torch.empty(shape, dtype=torch.bfloat16)
+        product = self._product()
+        if product is not None and product.reads_codes:
+            return self.packed.tensors()[0]
+        by_inputs = product is not None and product.by_inputs
+        copy = torch.empty(shape[::-1] if by_inputs else shape, dtype=torch.bfloat16)
+        copy = copy.T if by_inputs else copy
         for rows in row_blocks(shape):
             copy[rows] = self._decoded(self.packed.rows(rows))
         return copy
 
-    def _decoded(self, packed: Int4Weight | Fp8Weight | Tensor) -> Tensor:
+    def _decoded(self, packed: Packed | Tensor) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
-        if isinstance(packed, Fp8Weight) and self.fmt.activations == "w8a8":
-            return e4m3_as_bf16(packed.codes)  # the scales follow the product
-        return packed.dequantize().to(torch.bfloat16)
+        product = self._product()
+        return packed.dequantize().to(torch.bfloat16) if product is None else product.decode(packed)
 
     def dequantized(self) -> Tensor:
         """The matrix's values, scales included. Shape: (out, in), fp32 or, for a plain tensor, its own dtype."""
@@ -90,13 +95,10 @@ class PlanMatrix:
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, with a bias added before its last rounding. Shape: (..., in) -> (..., out), dtype of `x`."""
-        if isinstance(self.packed, Fp8Weight) and self.fmt.activations == "w8a8":
-            ran("linear.fp8_w8a8.torch")
-            x_scale = absmax_scale(x, dim=-1)
-            codes = e4m3_as_bf16(quantize_e4m3(x, x_scale))
-            y = functional.linear(codes, self.weight).float() * x_scale * self.packed.scale.squeeze(1)
-            if bias is not None:
-                y = y + bias
-            return y.to(x.dtype)
-        ran(f"linear.{'fp32' if self.weight.dtype == torch.float32 else 'bf16'}.torch")
-        return functional.linear(x, self.weight, bias)
+        product = self._product()
+        if product is None:
+            ran(f"linear.{'fp32' if self.weight.dtype == torch.float32 else 'bf16'}.torch")
+            return functional.linear(x, self.weight, bias)
+        ran(f"linear.{self.fmt.product}.torch")
+        y = product.run(x.flatten(0, -2), self.weight, self.packed).unflatten(0, x.shape[:-1])
+        return (y if bias is None else y + bias).to(x.dtype)

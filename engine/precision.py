@@ -10,6 +10,8 @@ from typing import Literal
 from evalsvc.errors import CapabilityError, ConfigError
 
 INT4_GROUPS = (32, 64, 128)
+FP8_BLOCK = 128
+NVFP4_BLOCK = 16
 KVScale = Literal[
     "",
     "token-head",
@@ -28,32 +30,64 @@ class WeightFormat:
 
     Attributes:
         kind: Element type of the packed form.
-        activations: `w8a8` quantizes activations per token, `w8a16` stores only. Meaningful for fp8.
-        group: Inputs along K that share one int4 scale.
+        activations: `w8a8` and `w4a4` quantize activations as each token comes, `w8a16` and `w4a16` store only.
+            Meaningful for fp8, int8 and nvfp4.
+        group: Inputs along K that share one scale, for int4, for fp8 in blocks of 128 x 128 and for nvfp4; 0: all.
         symmetric: Whether int4 has no offset.
         lm_head: Whether the lm_head is quantized too; embeddings and norms never are.
     """
 
-    kind: Literal["fp32", "bf16", "fp8", "int4"] = "bf16"
-    activations: Literal["", "w8a8", "w8a16"] = ""
+    kind: Literal["fp32", "bf16", "fp8", "int8", "int4", "nvfp4"] = "bf16"
+    activations: Literal["", "w8a8", "w8a16", "w4a4", "w4a16"] = ""
     group: int = 0
     symmetric: bool = True
     lm_head: bool = False
 
     def __str__(self) -> str:
-        head = ":lm_head" if self.lm_head else ""
-        if self.kind == "fp8":
-            return f"fp8:{'w8a8:channel:token' if self.activations == 'w8a8' else 'w8a16:channel'}{head}"
-        return f"{self.stored}{head}"
+        parts = [self.stored]
+        if self.activations:
+            parts = [self.kind, self.activations]
+            parts += [per for per in (self._weight_scale, self._activation_scale) if per]
+        return ":".join([*parts, "lm_head"] if self.lm_head else parts)
 
     @property
     def stored(self) -> str:
         """What the packed form alone says: the format without activations and lm_head."""
-        if self.kind == "fp8":
-            return "fp8:channel"
         if self.kind == "int4":
             return f"int4:g{self.group}:{'sym' if self.symmetric else 'asym'}"
-        return self.kind
+        return f"{self.kind}:{self._weight_scale}" if self._weight_scale else self.kind
+
+    @property
+    def _weight_scale(self) -> str:
+        if self.kind not in ("fp8", "int8"):
+            return ""
+        return f"block{self.group}" if self.group else "channel"
+
+    @property
+    def _activation_scale(self) -> str:
+        if self.activations not in ("w8a8", "w4a4"):
+            return ""
+        return f"group{self.group}" if self.kind == "fp8" and self.group else "token"
+
+    @property
+    def product(self) -> str:
+        """Which product runs: the format's own where activations are quantized, else that of the compute type."""
+        if self.activations in ("w8a8", "w4a4"):
+            block = f"_block{self.group}" if self.kind == "fp8" and self.group else ""
+            return f"{self.kind}{block}_{self.activations}"
+        return "fp32" if self.kind == "fp32" else "bf16"
+
+    def format_bytes(self, out: int, inputs: int) -> int:
+        """Bytes of a matrix of shape (out, in) in the packed form, scales included."""
+        values = out * inputs
+        if self.kind == "int4":
+            return values // 2 + (2 if self.symmetric else 4) * values // self.group
+        if self.kind == "nvfp4":
+            return values // 2 + values // self.group + 4
+        if self.kind in ("fp8", "int8"):
+            blocks = -(-out // self.group) * -(-inputs // self.group) if self.group else out
+            return values + 4 * blocks
+        return values * (4 if self.kind == "fp32" else 2)
 
 
 @dataclass(frozen=True)
@@ -160,29 +194,38 @@ def _parse_stage(half: str, text: str) -> StagePlan:
     return StagePlan(_parse_weights(parts.get("w", "bf16"), text), _parse_kv(parts.get("kv", "bf16"), text))
 
 
+_WEIGHT_OPTIONS = {
+    "fp8": ("w8a8", "w8a16", "channel", "block128", "token", "group128", "lm_head"),
+    "int8": ("w8a8", "w8a16", "channel", "token", "lm_head"),
+    "int4": (*(f"g{group}" for group in INT4_GROUPS), "sym", "asym", "lm_head"),
+    "nvfp4": ("w4a4", "w4a16", "token", "lm_head"),
+}
+
+
 def _parse_weights(text: str, plan: str) -> WeightFormat:
     kind, *options = text.split(":")
-    if kind in ("int8", "nvfp4") or "block128" in options:
-        raise CapabilityError(f"plan {plan!r}: weights {text!r} are not served yet; use fp32, bf16, fp8 or int4")
     if kind in ("fp32", "bf16") and options == ["lm_head"]:
         raise ConfigError(f"plan {plan!r}: {text!r}: the lm_head is held at {kind} without being asked")
     if kind in ("fp32", "bf16") and not options:
         return WeightFormat(kind)
+    if kind not in _WEIGHT_OPTIONS:
+        raise ConfigError(
+            f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, fp8:w8a16, fp8:block128, int8, "
+            "int8:w8a16, int4:gN:(a)sym, nvfp4 or nvfp4:w4a16"
+        )
+    accepted = _WEIGHT_OPTIONS[kind]
     head = "lm_head" in options
-    if kind == "fp8":
-        activations = _choose(options, ("w8a8", "w8a16"), "w8a8", text, plan)
-        known = {activations, "channel", "lm_head"} | ({"token"} if activations == "w8a8" else set())
-        _refuse_unknown(options, known, text, plan)
-        return WeightFormat("fp8", activations, lm_head=head)  # pyright: ignore[reportArgumentType]
     if kind == "int4":
-        groups = [f"g{group}" for group in INT4_GROUPS]
-        group = _choose(options, groups, "g128", text, plan)
+        group = _choose(options, accepted[: len(INT4_GROUPS)], "g128", text, plan)
         symmetry = _choose(options, ("sym", "asym"), "sym", text, plan)
-        _refuse_unknown(options, {group, symmetry, "lm_head"}, text, plan)
+        _refuse_unknown(options, {group, symmetry, "lm_head"}, text, plan, accepted)
         return WeightFormat("int4", "", int(group[1:]), symmetry == "sym", head)
-    raise ConfigError(
-        f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, fp8:w8a16 or int4:gN:(a)sym"
-    )
+    activations = _choose(options, accepted[:2], accepted[0], text, plan)
+    block = kind == "fp8" and _choose(options, ("channel", "block128"), "channel", text, plan) == "block128"
+    group = FP8_BLOCK if block else NVFP4_BLOCK if kind == "nvfp4" else 0
+    fmt = WeightFormat(kind, activations, group, lm_head=head)  # pyright: ignore[reportArgumentType]
+    _refuse_unknown(options, {*str(fmt).split(":")[1:], "lm_head"}, text, plan, accepted)
+    return fmt
 
 
 def _parse_kv(text: str, plan: str) -> KVFormat:
@@ -226,10 +269,15 @@ def _choose(options, choices, default: str, text: str, plan: str) -> str:
     return given[0] if given else default
 
 
-def _refuse_unknown(options, known, text: str, plan: str) -> None:
+def _refuse_unknown(options, known, text: str, plan: str, accepted=()) -> None:
     for option in options:
         if options.count(option) > 1:
             raise ConfigError(f"plan {plan!r}: {text!r} has {option!r} twice")
-        if option not in known or not option:
-            hint = f"; groups are {', '.join(map(str, INT4_GROUPS))}" if option.startswith("g") else ""
-            raise ConfigError(f"plan {plan!r}: {text!r} has an unknown option {option!r}{hint}")
+        if option in known and option:
+            continue
+        if option in accepted:
+            raise ConfigError(
+                f"plan {plan!r}: {text!r}: {option!r} does not go with the rest; what does: {', '.join(sorted(known))}"
+            )
+        hint = f"; accepted: {', '.join(accepted)}" if accepted else ""
+        raise ConfigError(f"plan {plan!r}: {text!r} has an unknown option {option!r}{hint}")

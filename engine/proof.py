@@ -12,7 +12,15 @@ from .matrix import stored_as
 from .precision import KVFormat, PrecisionPlan, WeightFormat
 from .stage import Stage, Work
 
-_CODE_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int4": "int32"}
+_CODE_DTYPE = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+    "int4": "int32",
+    "nvfp4": "uint8",
+}
+_CODE_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
 _KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -89,7 +97,7 @@ def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable
     weights, kernels = measured["weights"], measured["kernels"]
     if set(weights["code_dtypes"]) != {_CODE_DTYPE[plan.kind]}:
         yield f"weights are held as {weights['code_dtypes']}, the plan says {plan}"
-    bits = {"fp32": 32, "bf16": 16, "fp8": 8, "int4": 4}[plan.kind]
+    bits = _CODE_BITS[plan.kind]
     if weights["code_bits"] != bits:
         yield f"weights take {weights['code_bits']} bits, the plan says {bits}"
     wanted = Counter({plan.stored: weights["linears"]})
@@ -99,10 +107,9 @@ def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable
         yield f"linears are held as {weights['linears_by_format']}, the plan says {dict(wanted)}"
     if weights["linears_reading_what_is_packed"] != weights["linears"]:
         yield f"only {weights['linears_reading_what_is_packed']} of {weights['linears']} products read what is packed"
-    kernel = "fp8_w8a8" if plan.activations == "w8a8" else "fp32" if plan.kind == "fp32" else "bf16"
     ran = {name for name in kernels if name.startswith("linear.")}
-    if measured["tokens_computed"] and ran != {f"linear.{kernel}.torch"}:
-        yield f"products ran as {sorted(ran)}, the plan asks linear.{kernel}.torch"
+    if measured["tokens_computed"] and ran != {f"linear.{plan.product}.torch"}:
+        yield f"products ran as {sorted(ran)}, the plan asks linear.{plan.product}.torch"
 
 
 def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dict[str, Any]) -> Iterable[str]:

@@ -1,0 +1,96 @@
+"""int4, compressed-tensors' packing: unsigned codes, eight to an int32, least significant nibble first along K.
+
+    symmetric:   scale = max|w| / 7.5,            code = clamp(round(w / scale), -8, 7) + 8,   w = (code - 8) * scale
+    asymmetric:  scale = (max - min) / 15,        code = clamp(round((w - min) / scale), 0, 15),  w = code * scale + min
+
+Scales and minima are bf16, one per group of inputs, as int4 weight-only kernels hold them (torch's
+`_weight_int4pack_mm` has the same pair).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evalsvc.errors import ConfigError
+
+from ..precision import INT4_GROUPS
+
+
+@dataclass(frozen=True)
+class Int4Weight:
+    """Packed int4 matrix.
+
+    Attributes:
+        packed: Shape: (out, in / 8), int32.
+        scale: Shape: (out, in / group), bf16.
+        minimum: As `scale`, or None when symmetric.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    minimum: Tensor | None
+
+    def rows(self, some: slice) -> "Int4Weight":
+        """Some rows of the matrix."""
+        return Int4Weight(self.packed[some], self.scale[some], None if self.minimum is None else self.minimum[some])
+
+    def tensors(self) -> list[Tensor]:
+        """What a device would hold."""
+        return [t for t in (self.packed, self.scale, self.minimum) if t is not None]
+
+    @property
+    def stored(self) -> str:
+        """The format as the tensors alone tell it, spelled as `WeightFormat.stored`."""
+        group = self.packed.shape[1] * 8 // self.scale.shape[1]
+        return f"int4:g{group}:{'sym' if self.minimum is None else 'asym'}"
+
+    def dequantize(self) -> Tensor:
+        """Shape: (out, in), fp32."""
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+        codes = (self.packed[:, :, None] >> shifts) & 0xF
+        out, groups = self.scale.shape
+        codes = codes.view(out, groups, -1).float()
+        scale = self.scale.float()[:, :, None]
+        if self.minimum is None:
+            return ((codes - 8) * scale).view(out, -1)
+        return (codes * scale + self.minimum.float()[:, :, None]).view(out, -1)
+
+
+def quantize_int4(weight: Tensor, group: int, symmetric: bool, name: str = "weight") -> Int4Weight:
+    """Rounds a matrix to int4.
+
+    Args:
+        weight: Shape: (out, in).
+        group: Inputs that share a scale; must divide `in`.
+        symmetric: No minimum.
+        name: For the error.
+
+    Raises:
+        ConfigError: The group does not divide `in`; the message lists those that do.
+    """
+    out, inputs = weight.shape
+    if inputs % group:
+        fitting = [g for g in INT4_GROUPS if inputs % g == 0]
+        remedy = f"groups that do: {', '.join(f'g{g}' for g in fitting)}" if fitting else "none of the groups does"
+        raise ConfigError(f"int4:g{group} does not divide the {inputs} inputs of {name}; {remedy}")
+    blocks = weight.float().view(out, inputs // group, group)
+    if symmetric:
+        scale = _positive(blocks.abs().amax(-1) / 7.5)
+        codes = (blocks / scale.float()[:, :, None]).round().clamp_(-8, 7) + 8
+        minimum = None
+    else:
+        low = blocks.amin(-1)
+        minimum = low.to(torch.bfloat16)
+        scale = _positive((blocks.amax(-1) - low) / 15)
+        codes = ((blocks - minimum.float()[:, :, None]) / scale.float()[:, :, None]).round().clamp_(0, 15)
+    nibbles = codes.to(torch.int32).view(out, inputs // 8, 8)
+    packed = torch.zeros(out, inputs // 8, dtype=torch.int32)
+    for i in range(8):
+        packed |= nibbles[:, :, i] << (4 * i)
+    return Int4Weight(packed, scale, minimum)
+
+
+def _positive(scale: Tensor) -> Tensor:
+    """bf16 scale, 1.0 where a group is constant."""
+    return torch.where(scale > 0, scale, torch.ones_like(scale)).to(torch.bfloat16)
