@@ -17,7 +17,7 @@ class PlanLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, fmt: WeightFormat, name: str):
         super().__init__()
         self.matrix = PlanMatrix(weight, fmt, name)
-        self.bias = None if bias is None else bias.to(self.matrix.weight.dtype)
+        self.bias = None if bias is None else bias.to(self.matrix.dtype)
 
     @property
     def weight(self) -> Tensor:

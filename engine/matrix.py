@@ -46,6 +46,11 @@ class PlanMatrix:
         self.packed = quantize(weight, fmt, name)
         self.weight = self._copy(tuple(weight.shape))
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Compute type of the product: what activations and biases are held in."""
+        return torch.float32 if self.fmt.kind == "fp32" else torch.bfloat16
+
     def _product(self) -> Product | None:
         """The product of quantized activations; None where the format quantizes none, or nothing is packed."""
         return None if isinstance(self.packed, Tensor) else PRODUCTS.get(self.fmt.product)

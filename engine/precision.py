@@ -221,7 +221,7 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
         _refuse_unknown(options, {group, symmetry, "lm_head"}, text, plan, accepted)
         return WeightFormat("int4", "", int(group[1:]), symmetry == "sym", head)
     activations = _choose(options, accepted[:2], accepted[0], text, plan)
-    block = kind == "fp8" and _choose(options, ("channel", "block128"), "channel", text, plan) == "block128"
+    block = kind == "fp8" and "block128" in options
     group = FP8_BLOCK if block else NVFP4_BLOCK if kind == "nvfp4" else 0
     fmt = WeightFormat(kind, activations, group, lm_head=head)  # pyright: ignore[reportArgumentType]
     _refuse_unknown(options, {*str(fmt).split(":")[1:], "lm_head"}, text, plan, accepted)

@@ -26,7 +26,7 @@ def int8_product(x: Tensor, w: Tensor) -> Tensor:
     """
     if x.shape[1] >= 2**17:
         raise ValueError(f"int8 products of {x.shape[1]} numbers may not fit int32")
-    return torch._int_mm(x, w.t()) if _library_is_exact() else _in_fp32(x, w)
+    return torch.ops.aten._int_mm(x, w.t()) if _library_is_exact() else _in_fp32(x, w)
 
 
 @cache
@@ -35,7 +35,7 @@ def _library_is_exact() -> bool:
     ends = torch.tensor([-128, 127], dtype=torch.int8)
     x, w = ends.repeat_interleave(16)[:, None].expand(32, 256), ends.repeat(16)[:, None].expand(32, 256)
     x, w = x.contiguous(), w.contiguous()
-    return torch.equal(torch._int_mm(x, w.t()), _in_fp32(x, w))
+    return torch.equal(torch.ops.aten._int_mm(x, w.t()), _in_fp32(x, w))
 
 
 def _in_fp32(x: Tensor, w: Tensor) -> Tensor:

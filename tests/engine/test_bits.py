@@ -14,6 +14,8 @@ PLANS = {
     "bf16": "w=bf16,kv=bf16",
     "unequal": "w=bf16,kv=bf16 > w=int4:g32:sym:lm_head,kv=fp8",
     "back": "w=fp8:lm_head,kv=fp8:uncalibrated > w=bf16,kv=bf16",
+    "blocks": "w=fp8:block128,kv=bf16 > w=int8,kv=fp8",
+    "fours": "w=int8:w8a16,kv=fp8 > w=nvfp4,kv=bf16",
     "calibrated": "w=fp8:w8a16,kv=fp8:tensor:calibrated > w=int4:g32:asym,kv=fp8:tensor:calibrated",
 }
 PREFIX = "the end and the other end of a long prefix"  # 33 tokens: two pages and one token

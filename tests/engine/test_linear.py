@@ -16,9 +16,17 @@ FORMATS = {
     "bf16": WeightFormat("bf16"),
     "w8a8": WeightFormat("fp8", "w8a8"),
     "w8a16": WeightFormat("fp8", "w8a16"),
+    "fp8 block": WeightFormat("fp8", "w8a8", 128),
+    "fp8 block w8a16": WeightFormat("fp8", "w8a16", 128),
+    "int8": WeightFormat("int8", "w8a8"),
+    "int8 w8a16": WeightFormat("int8", "w8a16"),
+    "nvfp4": WeightFormat("nvfp4", "w4a4", 16),
+    "nvfp4 w4a16": WeightFormat("nvfp4", "w4a16", 16),
     "int4 sym": WeightFormat("int4", "", 32, True),
     "int4 asym": WeightFormat("int4", "", 64, False),
 }
+QUANTIZED = [name for name in FORMATS if name not in ("fp32", "bf16")]
+STORED_ONLY = [name for name in QUANTIZED if FORMATS[name].product == "bf16"]
 BF16_HALF_STEP = 2.0**-8  # relative: eight significant bits
 
 
@@ -30,45 +38,89 @@ def case():
     return weight, bias, x
 
 
+def as_quantized(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Activations as a format's product sees them, value by value, in float64."""
+    if name in ("w8a8", "fp8 block"):
+        parts = x.float().split(128 if name == "fp8 block" else x.shape[1], dim=1)
+        scales = [absmax_scale(part, dim=1) for part in parts]
+        values = [dequantize_e4m3(quantize_e4m3(part, s)).double() * s for part, s in zip(parts, scales, strict=True)]
+        return torch.cat(values, 1)
+    if name == "int8":
+        scale = x.float().abs().amax(1, keepdim=True) / 127
+        return (x.float() / scale).round().double() * scale
+    if name == "nvfp4":
+        divisor = 448 * 6 / x.float().abs().amax(1, keepdim=True)
+        blocks = x.float().view(len(x), -1, 16)
+        scale = (blocks.abs().amax(2) / 6 * divisor).to(torch.float8_e4m3fn).float()
+        step = (scale / divisor)[:, :, None]
+        values = torch.tensor([0, 1, 2, 4, 0.5, 1.5, 3, 6])  # the even codes first: ties are theirs
+        nearest = ((blocks / step).abs()[..., None] - values).abs().argmin(-1)
+        return (values[nearest] * blocks.sign()).double().mul(step).flatten(1)
+    return x.double()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_product_equals_float64_over_the_packed_form(case, name):
-    """Roundings: the weight's decoded copy to bf16, the product's result to bf16 (twice for w8a8)."""
+    """Roundings: the weight's decoded copy to bf16, the product's result to bf16 (twice where it is then scaled)."""
     weight, bias, x = case
-    fmt = FORMATS[name]
-    layer = PlanLinear(weight, bias, fmt, name)
+    layer = PlanLinear(weight, bias, FORMATS[name], name)
     given = x if name == "fp32" else x.bfloat16()
-    w = (
-        layer.matrix.packed.double()
-        if isinstance(layer.matrix.packed, torch.Tensor)
-        else layer.matrix.packed.dequantize().double()
-    )
-    exact_x = given.double()
-    if name == "w8a8":
-        scale = absmax_scale(given, dim=-1)
-        exact_x = dequantize_e4m3(quantize_e4m3(given, scale)).double() * scale.double()
+    w, exact_x = layer.matrix.dequantized().double(), as_quantized(given, name)
     expected = exact_x @ w.T + bias.double()
     got = layer(given)
     assert got.dtype == given.dtype
     magnitude = exact_x.abs() @ w.abs().T + bias.double().abs()
     # fp32 sums of 192 terms: 192 * 2^-24 of the magnitude; bf16 decoded weights: half a step of each term.
     allowed = magnitude * 192 * 2.0**-24
+    decoded = name in STORED_ONLY or name == "fp8 block"  # there half a step of each group's sum
     if name != "fp32":
-        allowed = (
-            allowed + 3 * expected.abs() * BF16_HALF_STEP + magnitude * BF16_HALF_STEP * (name not in ("bf16", "w8a8"))
-        )
+        allowed = allowed + 3 * expected.abs() * BF16_HALF_STEP + magnitude * BF16_HALF_STEP * decoded
         allowed = allowed + bias.double().abs() * BF16_HALF_STEP
-        if name == "w8a8":  # the product is rounded before the bias is added
+        if name in ("w8a8", "nvfp4"):  # the product is rounded before the bias is added
             allowed = allowed + (expected - bias.double()).abs() * BF16_HALF_STEP
     assert bool(((got.double() - expected).abs() <= allowed).all())
 
 
-@pytest.mark.parametrize("name", ["w8a8", "w8a16", "int4 sym", "int4 asym"])
+@pytest.mark.parametrize("name", ["int8", "nvfp4", "fp8 block"])
+def test_each_scale_of_the_packed_form_reaches_the_product(case, name):
+    """Doubled on one side the output doubles or halves; a scale that is never read would leave it as it was."""
+    weight, _, x = case
+    layer = PlanLinear(weight, None, FORMATS[name], name)
+    once = layer(x.bfloat16())
+    if name == "nvfp4":
+        layer.matrix.packed.divisor.mul_(2)
+        assert torch.equal(layer(x.bfloat16()), once / 2)
+    else:
+        layer.matrix.packed.scale.mul_(2)
+        assert torch.equal(layer(x.bfloat16()), once * 2)
+
+
+@pytest.mark.parametrize("name", ["w8a8", "int8", "nvfp4", "fp8 block"])
+def test_an_activation_that_is_not_finite_is_seen_in_its_own_token_alone(case, name):
+    weight, bias, x = case
+    layer = PlanLinear(weight, bias, FORMATS[name], name)
+    for value in (torch.nan, torch.inf):
+        bad = x.bfloat16()
+        bad[7, 11] = value
+        finite = layer(bad).isfinite()
+        assert not bool(finite[7].any()) and bool(finite[torch.arange(40) != 7].all())
+
+
+def test_a_tensor_of_more_dimensions_is_its_tokens_one_by_one(case):
+    weight, bias, x = case
+    for name in FORMATS:
+        layer, given = PlanLinear(weight, bias, FORMATS[name], name), x if name == "fp32" else x.bfloat16()
+        assert torch.equal(layer(given.view(4, 10, 192)), layer(given).view(4, 10, 96)), name
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_a_quantized_product_is_not_the_original_one(case, name):
     weight, _, x = case
     exact = x.double() @ weight.double().T
     error = (PlanLinear(weight, None, FORMATS[name], name)(x.bfloat16()).double() - exact).abs().mean()
     plain = (PlanLinear(weight, None, FORMATS["bf16"], name)(x.bfloat16()).double() - exact).abs().mean()
-    assert error > 3 * plain
+    # int8 has 8 bits of its channel's range, bf16 8 bits of each value: the step of the first is the larger one.
+    assert error > (2 if name.startswith("int8") else 3) * plain
 
 
 def test_w8a8_quantizes_activations_and_w8a16_does_not(case):
@@ -80,7 +132,7 @@ def test_w8a8_quantizes_activations_and_w8a16_does_not(case):
     assert not torch.equal(both(x.bfloat16()), stored(x.bfloat16()))
 
 
-@pytest.mark.parametrize("name", ["w8a16", "int4 sym", "int4 asym"])
+@pytest.mark.parametrize("name", STORED_ONLY)
 def test_the_copy_that_the_product_reads_is_what_the_packed_form_decodes_to(case, name):
     layer = PlanLinear(case[0], None, FORMATS[name], name)
     assert not isinstance(layer.matrix.packed, torch.Tensor)
@@ -89,7 +141,7 @@ def test_the_copy_that_the_product_reads_is_what_the_packed_form_decodes_to(case
 
 def test_each_row_has_the_bits_that_it_has_in_any_company_of_two_and_more(case):
     weight, bias, x = case
-    for name in ("bf16", "w8a8", "int4 asym"):
+    for name in FORMATS.keys() - {"fp32"}:
         layer = PlanLinear(weight, bias, FORMATS[name], name)
         whole = layer(x.bfloat16())
         for rows in (2, 3, 16, 33):
@@ -98,7 +150,15 @@ def test_each_row_has_the_bits_that_it_has_in_any_company_of_two_and_more(case):
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
-    [("fp32", "linear.fp32.torch"), ("int4 sym", "linear.bf16.torch"), ("w8a8", "linear.fp8_w8a8.torch")],
+    [
+        ("fp32", "linear.fp32.torch"),
+        ("int4 sym", "linear.bf16.torch"),
+        ("w8a8", "linear.fp8_w8a8.torch"),
+        ("fp8 block", "linear.fp8_block128_w8a8.torch"),
+        ("int8", "linear.int8_w8a8.torch"),
+        ("nvfp4", "linear.nvfp4_w4a4.torch"),
+        ("int8 w8a16", "linear.bf16.torch"),
+    ],
 )
 def test_the_form_that_ran_is_counted(case, name, kernel):
     counter = Counter()

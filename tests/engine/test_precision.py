@@ -11,6 +11,8 @@ from evalsvc.engine.precision import FACTORS, PrecisionPlan, parse_plan
 from evalsvc.errors import CapabilityError, ConfigError
 
 WEIGHTS = ["fp32", "bf16", "fp8", "fp8:w8a16", "fp8:w8a8:token", "int4", "int4:g32", "int4:asym", "int4:asym:g64"]
+WEIGHTS += ["int8", "int8:w8a16", "int8:token:lm_head", "nvfp4", "nvfp4:w4a16", "nvfp4:lm_head:w4a4:token"]
+WEIGHTS += ["fp8:block128", "fp8:block128:w8a16", "fp8:group128:block128:lm_head"]
 WEIGHTS += ["fp8:lm_head", "int4:lm_head:g64", "fp8:w8a16:lm_head"]
 KVS = ["fp32", "bf16", "fp8", "fp8:token-head", "fp8:calibrated:tensor", "fp8:calibrated", "fp8:uncalibrated"]
 KVS += ["fp8:head:calibrated", "fp8:given", "fp8:given:head", "int8", "int8:token-head", "int8:calibrated"]
@@ -54,6 +56,14 @@ def test_differing_factors_are_symmetric_and_empty_only_for_equal_plans(left, ri
         ("w=int4:lm_head:g32", "w=int4:g32:sym:lm_head,kv=bf16"),
         ("w=fp8:lm_head", "w=fp8:w8a8:channel:token:lm_head,kv=bf16"),
         ("w=fp8:lm_head:w8a16", "w=fp8:w8a16:channel:lm_head,kv=bf16"),
+        ("w=fp8:block128", "w=fp8:w8a8:block128:group128,kv=bf16"),
+        ("w=fp8:block128:w8a16", "w=fp8:w8a16:block128,kv=bf16"),
+        ("w=fp8:group128:lm_head:block128", "w=fp8:w8a8:block128:group128:lm_head,kv=bf16"),
+        ("w=int8", "w=int8:w8a8:channel:token,kv=bf16"),
+        ("w=int8:w8a16", "w=int8:w8a16:channel,kv=bf16"),
+        ("w=int8:token:lm_head", "w=int8:w8a8:channel:token:lm_head,kv=bf16"),
+        ("w=nvfp4", "w=nvfp4:w4a4:token,kv=bf16"),
+        ("w=nvfp4:lm_head:w4a16", "w=nvfp4:w4a16:lm_head,kv=bf16"),
     ],
 )
 def test_defaults_are_expanded(text, canonical):
@@ -93,7 +103,19 @@ def test_defaults_are_expanded(text, canonical):
         ("w=int4:lm_head:lm_head", "'lm_head' twice"),
         ("w=fp8:channel:channel", "'channel' twice"),
         ("kv=fp8:calibrated:uncalibrated", "choose one"),
-        ("w=fp8:w8a16:token", "token"),
+        ("w=fp8:w8a16:token", "'token' does not go with the rest; what does: channel, lm_head, w8a16"),
+        ("w=fp8:block128:token", "'token' does not go with the rest; what does: block128, group128, lm_head, w8a8"),
+        ("w=fp8:group128", "'group128' does not go with the rest"),
+        ("w=fp8:block128:channel", "'channel' does not go with the rest"),
+        ("w=fp8:block64", "unknown option 'block64'; accepted: w8a8, w8a16, channel, block128"),
+        ("w=int8:block128", "unknown option 'block128'; accepted: w8a8, w8a16, channel, token, lm_head"),
+        ("w=int8:w8a16:token", "'token' does not go with the rest"),
+        ("w=int8:sym", "unknown option 'sym'"),
+        ("w=int8:w8a8:w8a16", "choose one"),
+        ("w=nvfp4:w8a8", "unknown option 'w8a8'; accepted: w4a4, w4a16, token, lm_head"),
+        ("w=nvfp4:w4a16:token", "'token' does not go with the rest"),
+        ("w=nvfp4:g16", "unknown option 'g16'"),
+        ("w=mxfp4", "unknown weights format 'mxfp4'; use fp32, .* nvfp4 or nvfp4:w4a16"),
         ("w=int4:", "''"),
     ],
 )
@@ -102,7 +124,7 @@ def test_what_is_no_plan_is_refused_and_names_the_part(text, part):
         parse_plan(text)
 
 
-@pytest.mark.parametrize("text", ["w=nvfp4", "w=int8", "w=fp8:block128", "kv=fp8:latent128"])
+@pytest.mark.parametrize("text", ["kv=fp8:latent128"])
 def test_known_formats_that_are_not_served_say_so(text):
     with pytest.raises(CapabilityError, match="not served"):
         parse_plan(text)

@@ -23,8 +23,11 @@ PLANS = [
     "w=bf16,kv=bf16 > w=fp32,kv=fp8",
     "w=int4:g32:lm_head,kv=int8 > w=fp8:w8a16:lm_head,kv=int8:head:given",
     "w=fp8:lm_head,kv=int8:given > kv=fp8:given",
+    "w=int8,kv=bf16 > w=nvfp4,kv=int8",
+    "w=nvfp4:w4a16:lm_head > w=int8:w8a16",
+    "w=fp8:block128 > w=fp8:block128:w8a16:lm_head",
 ]
-WEIGHT_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int4": 4}
+WEIGHT_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
 # Two layers of a tiny llama: q, k, v, o (64 -> 128, 64, 64, and back), gate, up, down (64 x 96).
 ELEMENTS = 2 * (64 * 128 * 2 + 64 * 64 * 2 + 3 * 64 * 96)
 
@@ -68,8 +71,13 @@ def test_an_honest_arm_matches_and_its_bytes_are_counted(serve_given, plan):
         assert weights["elements"] == elements and weights["linears"] == 14 + head
         assert weights["code_bits"] == bits
         channels = 2 * (128 + 64 + 64 + 64 + 96 + 96 + 64) + head * 288
-        scales = {"fp8": 4 * channels, "int4": elements // (stage.weights.group or 1) * 2}.get(stage.weights.kind, 0)
-        scales *= 1 if stage.weights.symmetric else 2
+        blocks = 2 * 7 + head * 3  # of 128 x 128: every matrix but the head fits one
+        scales = {
+            "fp8": 4 * (blocks if stage.weights.group else channels),
+            "int8": 4 * channels,
+            "int4": elements // (stage.weights.group or 1) * 2 * (1 if stage.weights.symmetric else 2),
+            "nvfp4": elements // 16 + 4 * (14 + head),
+        }.get(stage.weights.kind, 0)
         assert weights["format_bytes"] == elements * bits // 8 + scales
         plain = "fp32" if stage.weights.kind == "fp32" else "bf16"
         formats = Counter({stage.weights.stored: 14 + head}) + Counter({plain: 1 - head})
@@ -128,7 +136,7 @@ def test_a_scale_of_another_shape_than_the_plan_says_is_a_mismatch(serve_given):
     assert any("KV scales are tensor" in m for m in engine.proof()["mismatches"])
 
 
-@pytest.mark.parametrize("plan", ["w=fp8", "w=fp8:w8a16", "w=int4:g32"])
+@pytest.mark.parametrize("plan", ["w=fp8", "w=fp8:w8a16", "w=int4:g32", "w=int8", "w=nvfp4", "w=fp8:block128"])
 def test_weights_that_fall_back_to_bf16_are_a_mismatch(serve, monkeypatch, plan):
     monkeypatch.setattr(matrix_module, "quantize", lambda weight, fmt, name: weight.bfloat16())
     found = answered(serve("llama", plan))["mismatches"]
@@ -136,12 +144,13 @@ def test_weights_that_fall_back_to_bf16_are_a_mismatch(serve, monkeypatch, plan)
     assert any("16.0 bits" in m for m in found)
 
 
-def test_a_product_of_the_wrong_kind_is_a_mismatch(serve, monkeypatch):
-    from evalsvc.engine.precision import WeightFormat
-
-    engine = serve("llama", "w=fp8")
-    for layer in engine.arm().prefill.weights.linears.values():
-        monkeypatch.setattr(layer.matrix, "fmt", WeightFormat("fp8", "w8a16"))
+@pytest.mark.parametrize("kind", ["fp8", "int8", "nvfp4"])
+def test_a_product_of_the_wrong_kind_is_a_mismatch(serve, monkeypatch, kind):
+    engine = serve("llama", f"w={kind}")
+    stored = parse_plan(f"w={kind}:{'w4a16' if kind == 'nvfp4' else 'w8a16'}").prefill.weights
+    for matrix in engine.arm().prefill.weights.matrices().values():
+        monkeypatch.setattr(matrix, "fmt", stored)
+        monkeypatch.setattr(matrix, "weight", matrix.dequantized().bfloat16())
     assert any("products ran" in m for m in answered(engine)["mismatches"])
 
 

@@ -69,7 +69,9 @@ def test_log_likelihoods_equal_transformers(engine, theirs, through):
         assert got == pytest.approx(float(logits[torch.arange(len(tail)), torch.tensor(tail)].sum()), abs=1e-3)
 
 
-@pytest.mark.parametrize("plan", ["w=bf16,kv=bf16", "w=fp8,kv=bf16 > w=int4:g32:sym,kv=fp8"])
+@pytest.mark.parametrize(
+    "plan", ["w=bf16,kv=bf16", "w=fp8,kv=bf16 > w=int4:g32:sym,kv=fp8", "w=fp8:block128 > w=nvfp4"]
+)
 def test_answers_have_the_bits_alone_that_they_have_in_company(small_model, plan):
     """Products of real sizes change their order of summation with the number of rows where tiny ones do not."""
     engine = Engine.load(small_model, plan, kv_tokens=2048, poison=True)

@@ -24,7 +24,7 @@ from evalsvc.engine.weights import WeightSet
 from evalsvc.errors import ConfigError, EngineError
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-FORMATS = ["w=fp32", "w=bf16", "w=fp8", "w=fp8:w8a16", "w=int4:g32:asym"]
+FORMATS = ["w=fp32", "w=bf16", "w=fp8", "w=fp8:w8a16", "w=int4:g32:asym", "w=int8", "w=nvfp4", "w=fp8:block128"]
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_weights_stay_when_the_file_changes_under_them(model):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
-@pytest.mark.parametrize("plan", ["w=int4:g32:asym:lm_head", "w=fp8:lm_head"])
+@pytest.mark.parametrize("plan", ["w=int4:g32:asym:lm_head", "w=fp8:block128:lm_head", "w=nvfp4:lm_head"])
 def test_an_lm_head_that_is_asked_for_is_packed_and_the_embedding_stays(tiny, name, plan):
     files = load_file(tiny(name) / "model.safetensors")
     held = weights(tiny(name), plan)
@@ -284,7 +284,7 @@ def anonymous_bytes(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory by kind is read from /proc")
-@pytest.mark.parametrize("plan", ["w=bf16", "w=int4:g32:asym", "w=fp8:lm_head"])
+@pytest.mark.parametrize("plan", ["w=bf16", "w=int4:g32:asym", "w=fp8:block128:lm_head", "w=int8", "w=nvfp4"])
 def test_loading_never_holds_more_than_what_stays_one_file_and_a_tenth(middling, tiny, plan):
     """Anonymous memory: pages of mapped files go when others need them."""
     command = [sys.executable, "-c", PROBE, str(middling), plan, str(tiny("llama"))]
