@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 StageName = Literal["prefill", "decode"]
-FinishReason = Literal["stop", "length", "abort", "integrity", "error"]
+FinishReason = Literal["stop", "length", "tool_calls", "abort", "integrity", "error"]
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -170,9 +170,12 @@ class GenerateResult:
         logprobs: One entry a token, when asked.
         prompt_tokens: Length of the rendered prompt in tokens.
         prompt_sha256: Hash of the rendered prompt's token ids.
-        finish_reason: `stop` (EOS or stop string) or `length`; the other reasons are failures.
+        finish_reason: `stop` (EOS or stop string), `length`, or `tool_calls` where an endpoint listed calls; the other
+            reasons are failures.
         stage_tokens: Generated tokens that each stage produced.
         token_times_s: By generated token the seconds from submission until it was written.
+        tool_calls: The calls that an endpoint itself took out of the text, as the OpenAI interface has them; None where
+            the text is all there is, as of the embedded engine.
     """
 
     id: str
@@ -187,6 +190,7 @@ class GenerateResult:
     stage_tokens: dict[StageName, int]
     timings: Timings = field(default_factory=Timings)
     token_times_s: tuple[float, ...] = ()
+    tool_calls: tuple[Mapping[str, Any], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

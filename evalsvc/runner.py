@@ -24,6 +24,7 @@ from evalsvc.engine.requests import (
     ScoreResult,
 )
 from evalsvc.errors import EngineError, EvidenceError
+from evalsvc.listed import stored_text
 from evalsvc.ordering import Looks, Placed, plan_looks
 from evalsvc.questions import Key, Question, hash_of, request_hash, seeded, settings_hash
 from evalsvc.store import writer
@@ -308,7 +309,7 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
 
 def _turns(answers: Sequence[Answer]) -> tuple[Turn, ...]:
     """What is stored of generated answers beside the last one's text; nothing of log-likelihoods."""
-    turns = [Turn(a.text, str(a.finish_reason), a.token_ids) for a in answers if isinstance(a, GenerateResult)]
+    turns = [Turn(stored_text(a), str(a.finish_reason), a.token_ids) for a in answers if isinstance(a, GenerateResult)]
     return (*turns[:-1], replace(turns[-1], answer=None, finish_reason=None)) if turns else ()
 
 
@@ -354,7 +355,7 @@ def _answer_text(question: Question, answer: Answer) -> str:
         if question.item.gold is not None:
             said["gold"] = question.item.gold
         return json.dumps(said, ensure_ascii=False)
-    return answer.text if isinstance(answer, GenerateResult) else ""
+    return stored_text(answer) if isinstance(answer, GenerateResult) else ""
 
 
 def _prompt(request: Asked) -> str:
