@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -49,6 +49,18 @@ class Prepared:
         names = {suite.name for suite in self.experiment.suites if suite.kind == "prompts"}
         return [question for question in self.asked if question.suite.name in names]
 
+    def hash_under(self, versions: Mapping[str, str]) -> str:
+        """The experiment's hash if suites were scored under these versions, the others under their own."""
+        asked = [
+            {
+                "key": list(q.key),
+                "chance": q.item.chance,
+                "scoring": versions.get(q.suite.name, q.suite.scoring_version),
+            }
+            for q in self.asked
+        ]
+        return experiment_hash(self.experiment, asked, self.passages)
+
     def items_by_suite(self) -> dict[str, int]:
         """Items of each suite that carry a verdict, each item once; suites without any are left out."""
         items = {(q.suite.name, q.item.id) for q in self.asked if q.item.metric}
@@ -82,16 +94,8 @@ def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
             )
     suites = [load_suite(spec, base_dir, template, allow_code=allow_code) for spec in experiment.suites]
     asked = questions(suites, experiment.throughs)
-    keys = [list(question.key) for question in asked]
-    digest = experiment_hash(
-        experiment,
-        [
-            {"key": key, "chance": q.item.chance, "scoring": q.suite.scoring_version}
-            for key, q in zip(keys, asked, strict=True)
-        ],
-        passages,
-    )
-    return Prepared(path, experiment, base_dir, asked, digest, passages, allow_code)
+    prepared = Prepared(path, experiment, base_dir, asked, "", passages, allow_code)
+    return replace(prepared, hash=prepared.hash_under({}))
 
 
 def _passages(path: Path) -> list[str]:

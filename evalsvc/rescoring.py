@@ -1,11 +1,12 @@
 """Stored answers scored again under changed rules. No model: what was answered is read back from the database."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evalsvc.engine.requests import Answer, GenerateRequest, GenerateResult, RollingRequest, ScoreResult, Timings
 from evalsvc.errors import ConfigError, EvidenceError
+from evalsvc.listed import read_text
 from evalsvc.questions import Question, request_hash
 from evalsvc.runner import new_scores
 from evalsvc.store import queries, writer
@@ -69,17 +70,26 @@ def run_to_rescore(store: Store, experiment: str, run_id: int | None) -> RunReco
     return named[-1]
 
 
-def rescore(store: Store, asked: Sequence[Question], run: RunRecord) -> list[SuiteReport]:
+def rescore(
+    store: Store,
+    asked: Sequence[Question],
+    run: RunRecord,
+    hash_under: Callable[[Mapping[str, str]], str] | None = None,
+) -> list[SuiteReport]:
     """Scores what a run and its A/A hold again, and adds the scores in one transaction.
 
     A sample is scored again where its item and request are what is asked today; stop strings and limits belong to the
     answer. Samples that have a score under the suite's scoring version are left alone, so that a second call does
     nothing.
 
+    Where the run was of today's file but for its scoring versions, and nothing was left, it is the run of today's file
+    from then on: the same file goes on with it, or finds it finished.
+
     Args:
         store: Open for writing, and locked by the caller.
         asked: What the suites ask today.
         run: A main run.
+        hash_under: Hash of today's file if its suites were scored under these versions; None leaves the run's as it is.
 
     Returns:
         One report an arm and suite.
@@ -92,7 +102,8 @@ def rescore(store: Store, asked: Sequence[Question], run: RunRecord) -> list[Sui
     reports: list[SuiteReport] = []
     additions: list[Rescored] = []
     switched: dict[int, dict[str, str]] = {}
-    for run_id in (run.id, *(r.id for r in queries.runs(store) if r.linked_run_id == run.id)):
+    run_ids = (run.id, *(r.id for r in queries.runs(store) if r.linked_run_id == run.id))
+    for run_id in run_ids:
         for arm in queries.arms(store, run_id):
             found, added = _rescore_arm(arm, answers(store, arm), today)
             reports += found.values()
@@ -104,8 +115,21 @@ def rescore(store: Store, asked: Sequence[Question], run: RunRecord) -> list[Sui
         raise ConfigError(f"run {run.id} of {store.name}: no sample of the suites {suites} can be scored again{first}")
     switched = {arm_id: by_suite for arm_id, by_suite in switched.items() if by_suite}
     if additions or switched:
-        writer.add_scores(store, additions, switched)
+        adopted = None if hash_under is None else _adopted(reports, run, hash_under)
+        writer.add_scores(store, additions, switched, dict.fromkeys(run_ids if adopted else (), adopted or ""))
     return reports
+
+
+def _adopted(
+    reports: Sequence[SuiteReport], run: RunRecord, hash_under: Callable[[Mapping[str, str]], str]
+) -> str | None:
+    """The hash of today's file where the run was of it but for scoring versions, and all of it is scored again."""
+    before: dict[str, str] = {}
+    for report in reports:
+        for version in report.before or {report.version}:
+            if report.left or before.setdefault(report.suite, version) != version:
+                return None
+    return hash_under({}) if hash_under(before) == run.experiment_hash else None
 
 
 def _rescore_arm(
@@ -193,10 +217,12 @@ def answers_of(stored: StoredAnswer, question: Question) -> Sequence[Answer]:
 def _generated(stored: StoredAnswer) -> Sequence[Answer]:
     turns = stored.turns or (Turn(None, None, ()),)  # before turns were stored; the suite says whether one is all
     last = len(turns) - 1
+    said = [read_text(stored.answer if turn.answer is None else turn.answer) for turn in turns]
     return [
         GenerateResult(
             id=stored.item_id,
-            text=stored.answer if turn.answer is None else turn.answer,
+            text=text,
+            tool_calls=tool_calls,
             token_ids=turn.token_ids,
             prompt_tokens=stored.prompt_tokens or 0,
             prompt_sha256="",
@@ -204,7 +230,7 @@ def _generated(stored: StoredAnswer) -> Sequence[Answer]:
             stage_tokens=stored.stage_tokens,  # pyright: ignore[reportArgumentType]
             timings=Timings(**stored.timings),
         )
-        for number, turn in enumerate(turns)
+        for number, (turn, (text, tool_calls)) in enumerate(zip(turns, said, strict=True))
     ]
 
 

@@ -36,7 +36,7 @@ def rescore(
         pass  # before the lock makes a file beside a database that is none
     with run_lock(db), open_store(db) as store:
         chosen = run_to_rescore(store, prepared.experiment.name, run)
-        reports = rescore_run(store, prepared.asked, chosen)
+        reports = rescore_run(store, prepared.asked, chosen, prepared.hash_under)
     if json:
         rows = [asdict(report) | {"before": sorted(report.before)} for report in reports]
         print_json({"schema": "evalsvc.rescore/1", "run": chosen.id, "suites": rows})

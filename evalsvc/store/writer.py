@@ -148,7 +148,12 @@ def insert_samples(store: Store, session: Session, arm: Arm, samples: Sequence[N
     _replace_turns(session, list(zip(ids, samples, strict=True)))
 
 
-def add_scores(store: Store, rescored: Sequence[Rescored], versions: Mapping[int, Mapping[str, str]]) -> int:
+def add_scores(
+    store: Store,
+    rescored: Sequence[Rescored],
+    versions: Mapping[int, Mapping[str, str]],
+    experiment_hashes: Mapping[int, str] | None = None,
+) -> int:
     """Adds scores to stored samples, and says under which scoring version arms are read from now on, all or nothing.
 
     Stored scores stay; a score that is there already is left alone.
@@ -157,6 +162,7 @@ def add_scores(store: Store, rescored: Sequence[Rescored], versions: Mapping[int
         store: Where.
         rescored: What to add.
         versions: By arm and suite the version that counts.
+        experiment_hashes: By run the hash under which it is found again.
 
     Returns:
         How many scores were added.
@@ -176,6 +182,8 @@ def add_scores(store: Store, rescored: Sequence[Rescored], versions: Mapping[int
         for arm_id, by_suite in versions.items():
             arm = session.get_one(Arm, arm_id)
             arm.details = {**arm.details, "rescored": {**arm.details.get("rescored", {}), **by_suite}}
+        for run_id, digest in (experiment_hashes or {}).items():
+            session.get_one(Run, run_id).experiment_hash = digest
         return added
 
 

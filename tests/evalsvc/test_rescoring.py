@@ -292,7 +292,7 @@ def test_all_that_an_answer_is_made_of_is_stored_or_belongs_to_no_score():
     generated = {f.name for f in fields(GenerateResult)}
     assert generated == {
         *("id", "arm", "sample", "text", "token_ids", "logprobs", "prompt_tokens"),
-        *("prompt_sha256", "finish_reason", "stage_tokens", "timings", "token_times_s"),
+        *("prompt_sha256", "finish_reason", "stage_tokens", "timings", "token_times_s", "tool_calls"),
     }
     assert {f.name for f in fields(ScoreResult)} - generated == {
         *("greedy", "continuation_tokens", "tokens", "divergences", "handed_over"),

@@ -60,3 +60,17 @@ def test_a_database_that_is_not_there_is_a_sentence(evalsvc, twice, tmp_path):
 def test_a_run_that_is_not_there_is_a_sentence(evalsvc, twice):
     code, out, err = evalsvc("rescore", twice[0], "--run", "9", "--db", twice[1])
     assert (code, out) == (2, "") and "there is no run 9" in err
+
+
+def test_a_run_that_was_scored_again_is_gone_on_with_and_not_repeated(evalsvc, twice, monkeypatch):
+    path, db = twice
+    monkeypatch.setattr(FormatSuite, "scoring_version", "formats-next")
+    evalsvc("rescore", path, "--db", db)
+    code, _, err = evalsvc("run", path, "--db", db)
+    assert code == 0 and "run 2 is finished, nothing is computed" in err
+    cases = path.parent / "formats.jsonl"
+    cases.write_text(cases.read_text().replace("Write 0", "Write nought"))
+    monkeypatch.setattr(FormatSuite, "scoring_version", "formats-after-next")
+    evalsvc("rescore", path, "--db", db)
+    _, _, err = evalsvc("run", path, "--db", db)
+    assert "run 3 begins" in err, "of an edited file the stored run is not this run"
