@@ -40,10 +40,13 @@ COMMANDS = (
     "jobs",
     "ls",
     "show",
+    "export",
     "baseline",
     "db",
     "dashboard",
     "suite",
+    "init",
+    "doctor",
     "model",
 )
 

@@ -8,7 +8,7 @@ from evalsvc.cli.common import DEFAULT_DB, AllowCode, Db, Json
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment file (YAML).")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Experiment file (YAML).")] = "experiment.yaml",
     gate: Annotated[
         str | None, typer.Option("--gate", metavar="POLICY", help="Policy file; its verdicts set the exit code.")
     ] = None,

@@ -1,5 +1,6 @@
 """Errors become one sentence and an exit code; help is quick."""
 
+import json
 import os
 import subprocess
 import sys
@@ -101,3 +102,28 @@ def test_notes_that_nobody_reads_end_no_run():
     finally:
         os.close(writer)
     assert found.stdout == "done\n" and found.returncode != 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "code"),
+    [
+        (["ls", "--db", "/no/such.sqlite"], "StoreError", 2),
+        (["history", "nobody", "--baseline", "base"], "ConfigError", 2),
+        (["ls", "--nonsense"], "UsageError", 2),
+        (["run", "/no/such.yaml"], "ConfigError", 2),
+        (["jobs", "ls", "--jobs", "/no/such.yaml"], "ConfigError", 2),
+    ],
+)
+def test_an_error_under_json_is_a_document_too(evalsvc, db, arguments, kind, code):
+    arguments = [*arguments, *(["--db", db] if "--db" not in arguments and arguments[0] == "history" else [])]
+    found, out, err = evalsvc(*arguments, "--json")
+    document = json.loads(out)
+    assert (found, document["exit_code"], document["schema"]) == (code, code, "evalsvc.error/1")
+    assert document["error"]["kind"] == kind and document["error"]["message"] and err
+
+
+def test_shell_completion_knows_the_commands():
+    env = os.environ | {"_EVALSVC_COMPLETE": "complete_bash", "COMP_WORDS": "evalsvc run-", "COMP_CWORD": "1"}
+    code = "import evalsvc.cli.main as m; m.main([])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert (found.returncode, found.stdout.split()) == (0, ["run-due"])

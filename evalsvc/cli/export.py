@@ -1,0 +1,54 @@
+"""`evalsvc export`: samples of an arm, or two arms item by item, for other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db
+
+
+def export(
+    arm: Annotated[str, typer.Argument(metavar="ARM", help=ADDRESS_HELP)],
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="ADDRESS", help="A baseline: one row an item, with both values.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--format", metavar="csv|jsonl", help="CSV has no prompts and answers.")
+    ] = "jsonl",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; stdout without it.")] = None,
+    db: Db = DEFAULT_DB,
+) -> None:
+    """Write an arm's samples with all their scores, or its comparison with a baseline item by item.
+
+    \b
+    Examples:
+      evalsvc export 3:kv-fp8 --out samples.jsonl
+      evalsvc export kv-fp8 --against bf16 --format csv --out pairs.csv
+    """
+    import sys
+
+    from evalsvc.cli.common import refuse_unwritable
+    from evalsvc.errors import ConfigError
+    from evalsvc.exporting import pair_rows, sample_rows, write_csv, write_jsonl
+    from evalsvc.store.queries import resolve_arm
+    from evalsvc.store.session import open_store
+
+    if kind not in ("csv", "jsonl"):
+        raise ConfigError(f"--format {kind}: is neither csv nor jsonl")
+    refuse_unwritable(out)
+    write = write_csv if kind == "csv" else write_jsonl
+    with open_store(db, read_only=True) as store:
+        found = resolve_arm(store, arm)
+        if against is None:
+            rows = sample_rows(store, found, texts=kind == "jsonl")
+        else:
+            rows = pair_rows(store, resolve_arm(store, against), found)
+        if out is None:
+            write(rows, sys.stdout)
+            return
+        try:
+            with out.open("w", encoding="utf-8", newline="") as file:
+                write(rows, file)
+        except OSError as error:
+            raise ConfigError(f"{out}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,84 @@
+"""Rows of samples and of pairs for other programs, as JSON lines or CSV."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, TextIO
+
+from sqlalchemy import select
+
+from evalsvc.store import queries
+from evalsvc.store.records import ArmRecord, Side
+from evalsvc.store.schema import ItemRow, Sample, ScoreRow
+from evalsvc.store.session import Store
+
+_CHUNK = 500
+
+
+def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[str, Any]]:
+    """A row for each score of each sample, in the order of storing; a sample without score has one row.
+
+    Args:
+        store: The database.
+        arm: Whose samples.
+        texts: Whether prompts and answers are in it.
+    """
+    columns = [Sample.id, ItemRow.suite, ItemRow.family, ItemRow.item_id, Sample.through, Sample.repeat]
+    columns += [Sample.status, Sample.error_class, Sample.finish_reason, Sample.prompt_tokens, Sample.answer_tokens]
+    columns += [Sample.prompt, Sample.answer] if texts else []
+    last = 0
+    while True:
+        query = select(*columns).join(ItemRow, Sample.item_pk == ItemRow.id)
+        query = query.where(Sample.arm_id == arm.id, Sample.id > last).order_by(Sample.id).limit(_CHUNK)
+        with store.session() as session:
+            samples = [dict(row._mapping) for row in session.execute(query)]
+            if not samples:
+                return
+            scores: dict[int, list[dict[str, Any]]] = {}
+            wanted = select(ScoreRow).where(ScoreRow.sample_id.in_([sample["id"] for sample in samples]))
+            for row in session.scalars(wanted.order_by(ScoreRow.id)):
+                held = {name: getattr(row, name) for name in ("scoring_version", "metric", "filter", "value")}
+                scores.setdefault(row.sample_id, []).append(held | {"score_class": row.error_class})
+        last = samples[-1]["id"]
+        for sample in samples:
+            found = scores.get(sample.pop("id"))
+            none = dict.fromkeys(("scoring_version", "metric", "filter", "value", "score_class"))
+            for score in found or [none]:
+                yield {"arm": arm.address, **sample, **score}
+
+
+def pair_rows(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> Iterator[dict[str, Any]]:
+    """A row for each item of two arms: both values, and whether it was lost or gained."""
+    for pair in queries.pairs(store, baseline, candidate):
+        before, after = _value(pair.baseline), _value(pair.candidate)
+        flip = "" if before is None or after is None or before == after else "lost" if after < before else "gained"
+        place = {name: getattr(pair, name) for name in ("suite", "family", "cluster", "item_id", "through", "repeat")}
+        values = {"metric": pair.metric, "baseline": before, "candidate": after, "flip": flip}
+        yield {**place, **values}
+
+
+def _value(side: Side | None) -> float | None:
+    return None if side is None else side.value
+
+
+def write_jsonl(rows: Iterable[dict[str, Any]], file: TextIO) -> None:
+    """One ASCII JSON object a line, so that no stored character breaks a line or a terminal."""
+    for row in rows:
+        file.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+def write_csv(rows: Iterable[dict[str, Any]], file: TextIO) -> None:
+    """CSV with a header. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        return
+    writer = csv.DictWriter(file, list(first), lineterminator="\n")
+    writer.writeheader()
+    for row in chain([first], rows):
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,30 @@
+"""`evalsvc doctor` says what is here, and never fails over what is missing."""
+
+import importlib.util
+
+from evalsvc import diagnosis
+from evalsvc.store.schema import REVISION
+
+
+def test_it_knows_versions_formats_database_and_disk(evalsvc_json, db):
+    code, found = evalsvc_json("doctor", "--db", db)
+    assert code == 0 and found["problems"] == []
+    assert found["versions"]["evalsvc"] and found["versions"]["torch"]
+    assert found["formats"] == {"weights": ["fp32", "bf16", "fp8", "int4"], "kv": ["fp32", "bf16", "fp8", "int8"]}
+    assert found["database"]["revision"] == REVISION and found["database"]["bytes"] > 0
+    assert found["disk_free_mib"] > 0 and found["device"]["kernels"] in ("torch", "triton")
+
+
+def test_it_works_without_torch(evalsvc_json, monkeypatch, tmp_path):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(diagnosis, "find_spec", lambda name: None if name == "torch" else real(name))
+    code, found = evalsvc_json("doctor", "--db", tmp_path / "none.sqlite")
+    assert code == 0 and found["device"] is None and "evalsvc[engine]" in found["engine"]
+    assert found["database"]["revision"] is None and "not there yet" in found["database"]["note"]
+
+
+def test_a_database_that_is_none_is_a_problem(evalsvc, tmp_path):
+    path = tmp_path / "x.sqlite"
+    path.write_text("no database at all, only words")
+    code, out, _ = evalsvc("doctor", "--db", path)
+    assert code == 2 and "is not a SQLite database" in " ".join(out.split())

@@ -1,0 +1,120 @@
+"""Schedulers and workers as processes: a killed worker's run is gone on with, a stopped one's is returned."""
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evalsvc.jobs.scheduler import look
+from evalsvc.jobs.spec import load_jobs
+from evalsvc.store import executions, queries
+from evalsvc.store.session import open_store
+
+SUITES = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl"}]
+ARMS = {"bf16": {"plan": "w=bf16"}, "kv": {"plan": "kv=bf16 > kv=fp8:token-head"}}
+
+
+@pytest.fixture
+def planned(write_experiment, tmp_path):
+    """A jobs file and a database in which one execution is due; what is told lands in `told`."""
+    write_experiment(tmp_path, arms=ARMS, suites=SUITES, probe=None, aa=None)
+    (tmp_path / "policy.yaml").write_text("name: p\n")
+    tell = [sys.executable, "-c", "import sys; open('told', 'a').write(sys.stdin.read() + '\\n')"]
+    job = {"cron": "0 3 * * *", "experiment": "experiment.yaml", "policy": "policy.yaml", "notify": ["own"]}
+    jobs = {"jobs": {"nightly": job}, "channels": {"own": {"kind": "command", "argv": tell}}}
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(jobs))
+    read = load_jobs(tmp_path / "jobs.yaml")
+    with open_store(tmp_path / "r.sqlite", create=True) as store:
+        look(store, read, datetime.now(UTC) - timedelta(days=1))
+        look(store, read, datetime.now(UTC))
+    return tmp_path
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "evalsvc.cli.main", *arguments, "--db", "r.sqlite"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def samples(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / "r.sqlite", timeout=30)) as connection:
+        return connection.execute("SELECT count(*) FROM samples").fetchone()[0]
+
+
+def wait_for_samples(folder: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not samples(folder):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def only(folder: Path) -> executions.Execution:
+    with open_store(folder / "r.sqlite", read_only=True) as store:
+        (found,) = executions.executions(store)
+        return found
+
+
+@pytest.mark.slow
+def test_the_run_of_a_killed_worker_is_taken_over_and_gone_on_with(planned):
+    killed = started(planned, "worker", "--lease", "3", "--poll", "0.2")
+    wait_for_samples(planned, killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert only(planned).status == "running"
+    other = started(planned, "worker", "--lease", "3", "--poll", "0.2", "--once")
+    while (found := only(planned)).status == "running" and found.attempt == 1:
+        if other.poll() is not None:  # its lease had not ended yet
+            other = started(planned, "worker", "--lease", "3", "--poll", "0.2", "--once")
+        time.sleep(0.2)
+    _, err = other.communicate(timeout=120)
+    found = only(planned)
+    assert other.returncode == 0 and found.status == "done" and found.attempt == 2, err
+    with open_store(planned / "r.sqlite", read_only=True) as store:
+        (run,) = queries.runs(store)
+    assert (run.id, run.status, run.samples) == (found.run_id, "finished", 28)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_asked_to_stop_returns_its_run_and_run_due_goes_on_with_it(planned):
+    stopped = started(planned, "worker", "--poll", "0.2")
+    wait_for_samples(planned, stopped)
+    stopped.send_signal(signal.SIGTERM)
+    _, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 0 and (only(planned).status, only(planned).failures) in (("queued", 0), ("done", 0)), (
+        err
+    )
+    due = started(planned, "run-due", "--json")
+    out, err = due.communicate(timeout=120)
+    document = json.loads(out)
+    assert due.returncode == document["exit_code"] == only(planned).exit_code, err
+    with open_store(planned / "r.sqlite", read_only=True) as store:
+        assert [(run.status, run.samples) for run in queries.runs(store)] == [("finished", 28)]
+
+
+def test_jobs_are_listed_with_zone_and_next_time_before_anything_ran(evalsvc_json, planned):
+    code, found = evalsvc_json("jobs", "ls", "--jobs", planned / "jobs.yaml", "--db", planned / "none.sqlite")
+    assert code == 0 and found["executions"] == []
+    assert found["jobs"][0]["time_zone"] == "UTC" and found["jobs"][0]["next"].endswith("03:00:00+00:00")
+
+
+def test_executions_are_shown_cancelled_and_retried(evalsvc, evalsvc_json, planned):
+    db = planned / "r.sqlite"
+    assert evalsvc("jobs", "cancel", 1, "--db", db) == (0, "execution 1 of nightly: cancelled\n", "")
+    assert evalsvc("jobs", "cancel", 1, "--db", db)[0] == 2
+    code, found = evalsvc_json("jobs", "show", "nightly", "--db", db)
+    assert code == 0 and [e["status"] for e in found["executions"]] == ["cancelled"]
+    assert evalsvc_json("jobs", "retry", 1, "--db", db)[1]["executions"][0]["status"] == "queued"
+    code, out, err = evalsvc("jobs", "show", "nobody", "--db", db)
+    assert (code, out) == (2, "") and "no executions" in err
+    assert "missed" in evalsvc("jobs", "ls", "--jobs", planned / "jobs.yaml", "--db", db)[1]
+
+
+def test_new_and_key_contradict_each_other(evalsvc, planned):
+    assert "--new and --key" in evalsvc("run", planned / "experiment.yaml", "--new", "--key", "x")[2]
