@@ -52,6 +52,8 @@ def _device(problems: list[str]) -> dict[str, Any] | None:
     """The device that torch sees, and which form the kernels take there."""
     try:
         import torch
+    except ModuleNotFoundError:
+        return None
     except (ImportError, OSError) as error:
         problems.append(f"torch is installed and cannot be imported: {error}")
         return None

@@ -32,7 +32,7 @@ def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[s
         query = select(*columns).join(ItemRow, Sample.item_pk == ItemRow.id)
         query = query.where(Sample.arm_id == arm.id, Sample.id > last).order_by(Sample.id).limit(_CHUNK)
         with store.session() as session:
-            samples = [dict(row._mapping) for row in session.execute(query)]
+            samples: list[dict[str, Any]] = [dict(row._mapping) for row in session.execute(query)]
             if not samples:
                 return
             scores: dict[int, list[dict[str, Any]]] = {}
@@ -43,7 +43,7 @@ def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[s
         last = samples[-1]["id"]
         for sample in samples:
             found = scores.get(sample.pop("id"))
-            none = dict.fromkeys(("scoring_version", "metric", "filter", "value", "score_class"))
+            none: dict[str, Any] = dict.fromkeys(("scoring_version", "metric", "filter", "value", "score_class"))
             for score in found or [none]:
                 yield {"arm": arm.address, **sample, **score}
 

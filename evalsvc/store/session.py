@@ -29,7 +29,6 @@ from evalsvc.store.schema import READABLE_FROM, REVISION
 
 BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10
-_MAGIC = b"SQLite format 3\0"
 _dumps = partial(json.dumps, allow_nan=False)
 
 
@@ -208,14 +207,11 @@ def _check_file(path: Path, name: str, *, create: bool) -> bool:
         if not os.access(path.parent, os.W_OK):
             raise StoreError(f"{name}: its folder {path.parent} is not writable; name another path")
         return True
-    with path.open("rb") as file:
-        head = file.read(len(_MAGIC))
-    if not head:
+    # what it begins with is read by SQLite alone: closing a file of our own would drop this process's locks on it
+    if not path.stat().st_size:
         if not create:
             raise StoreError(f"{name}: the file is empty; `evalsvc run FILE` fills one")
         return True
-    if head != _MAGIC:
-        raise StoreError(f"{name}: is not a SQLite database; name an evalsvc database, or a new file to create one")
     return False
 
 

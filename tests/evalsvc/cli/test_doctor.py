@@ -10,7 +10,8 @@ def test_it_knows_versions_formats_database_and_disk(evalsvc_json, db):
     code, found = evalsvc_json("doctor", "--db", db)
     assert code == 0 and found["problems"] == []
     assert found["versions"]["evalsvc"] and found["versions"]["torch"]
-    assert found["formats"] == {"weights": ["fp32", "bf16", "fp8", "int4"], "kv": ["fp32", "bf16", "fp8", "int8"]}
+    assert {"fp32", "bf16", "fp8", "int4"} <= set(found["formats"]["weights"])
+    assert {"fp32", "bf16", "fp8", "int8"} <= set(found["formats"]["kv"])
     assert found["database"]["revision"] == REVISION and found["database"]["bytes"] > 0
     assert found["disk_free_mib"] > 0 and found["device"]["kernels"] in ("torch", "triton")
 

@@ -108,7 +108,7 @@ def test_notes_that_nobody_reads_end_no_run():
     ("arguments", "kind", "code"),
     [
         (["ls", "--db", "/no/such.sqlite"], "StoreError", 2),
-        (["history", "nobody", "--baseline", "base"], "ConfigError", 2),
+        (["history", "nobody", "--baseline", "base"], "EvidenceError", 4),
         (["ls", "--nonsense"], "UsageError", 2),
         (["run", "/no/such.yaml"], "ConfigError", 2),
         (["jobs", "ls", "--jobs", "/no/such.yaml"], "ConfigError", 2),

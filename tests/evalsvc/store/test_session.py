@@ -224,3 +224,19 @@ def test_on_a_server_reading_sees_one_state_and_writing_sees_what_others_committ
             assert session.scalar(level) == "repeatable read"
         with store.transaction() as session:
             assert session.scalar(level) == "read committed"
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="no /proc/locks here")
+def test_opening_a_database_again_keeps_the_locks_of_who_reads_it_here(path, store):
+    """Without them another process takes itself for the last reader, and removes what this one reads from."""
+
+    def held() -> int:
+        place = f":{path.stat().st_ino} "
+        return sum(place in line for line in Path("/proc/locks").read_text().splitlines())
+
+    with store.session() as session:
+        session.execute(text("SELECT count(*) FROM runs")).all()
+        before = held()
+        open_store(path, read_only=True).close()
+        open_store(path).close()
+        assert held() == before > 0
