@@ -191,6 +191,11 @@ def answer_head(name: str, *, right: bool, finish: str | None, error: str | None
     )
 
 
+def quiet(text: str) -> str:
+    """A sentence under a chart, names in it as text."""
+    return f'{STYLE}<div class="ev"><div class="ev-quiet">{escape(text, 1000)}</div></div>'
+
+
 def sample_head(shown: Shown, direction: str, stages: str, *, compared: bool) -> str:
     """Which item, which way it went, and what its score could see."""
     parts = [f"scored by {shown.scored_by}", f"tokens from {stages}"]

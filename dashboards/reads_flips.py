@@ -104,8 +104,8 @@ def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> list[Flip]
         .select_from(base)
         .join(cand, same)
         .join(ItemRow, ItemRow.id == base.item_pk)
-        .join(base_score, base_score.id == _counts(base, baseline))
-        .join(cand_score, cand_score.id == _counts(cand, candidate))
+        .join(base_score, base_score.id == score_that_counts(base, baseline))
+        .join(cand_score, cand_score.id == score_that_counts(cand, candidate))
         .where(base.arm_id == baseline.id, base.status == "scored", cand.status == "scored")
         .where(base_score.value != cand_score.value)
         .order_by(
@@ -137,7 +137,7 @@ def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> list[Flip]
         ]
 
 
-def _counts(sample: Any, arm: ArmRecord) -> Any:
+def score_that_counts(sample: Any, arm: ArmRecord) -> Any:
     """The id of the score that counts of a sample: the newest of its item's own metric under what the arm reads."""
     version = (
         case(

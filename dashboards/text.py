@@ -48,9 +48,9 @@ def markdown_free(text: str, limit: int = 120) -> str:
     return visible_text(text, limit).replace("\n", " ").translate(_MARKDOWN)
 
 
-def escape(value: object) -> str:
+def escape(value: object, limit: int = 1000) -> str:
     """A value as HTML text; names in an experiment file are as untrusted as answers."""
-    return html.escape(visible_text(str(value), 300))
+    return html.escape(visible_text(str(value), limit))
 
 
 def points(value: float | None, *, signed: bool = False) -> str:

@@ -1,6 +1,6 @@
 """One arm's drop over its runs, each against one frozen baseline: where its level changed, and what changed with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,20 @@ def history(store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05
         EvidenceError: No finished run has this arm.
     """
     times = {run.id: run.created_at for run in queries.runs(store)}
+    arms = arms_of(store, baseline, name)
+    points = [
+        point_of(store, baseline, arm, times[arm.run_id], changes_since(before, arm))
+        for before, arm in zip([None, *arms], arms, strict=False)
+    ]
+    return with_change_points(points, alpha=alpha)
+
+
+def arms_of(store: Store, baseline: ArmRecord, name: str) -> list[ArmRecord]:
+    """The finished arms of a name, oldest run first, the baseline itself left out.
+
+    Raises:
+        EvidenceError: There is none.
+    """
     arms = [
         arm
         for arm in queries.arms(store)
@@ -64,10 +78,12 @@ def history(store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05
     ]
     if not arms:
         raise EvidenceError(f"{store.name}: no finished run has an arm '{name}' beside {baseline.address}")
-    points = []
-    for before, arm in zip([None, *arms], arms, strict=False):
-        changed = () if before is None else tuple(_changes(before, arm))
-        points.append(_point(store, baseline, arm, times[arm.run_id], changed))
+    return arms
+
+
+def with_change_points(found: Sequence[Point], *, alpha: float = 0.05) -> list[Point]:
+    """The same points, those where the level changes marked."""
+    points = list(found)
     usable = [i for i, point in enumerate(points) if point.drop is not None]
     series = [points[i].drop or 0.0 for i in usable]
     for change in change_points(series, np.random.default_rng(0), alpha=alpha):
@@ -76,7 +92,16 @@ def history(store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05
     return points
 
 
-def _point(store: Store, baseline: ArmRecord, arm: ArmRecord, created_at: str, changed: tuple[str, ...]) -> Point:
+def point_of(store: Store, baseline: ArmRecord, arm: ArmRecord, created_at: str, changed: tuple[str, ...]) -> Point:
+    """One run of the arm against the baseline.
+
+    Args:
+        store: Where both are.
+        baseline: What it is compared with.
+        arm: The arm in its run.
+        created_at: When that run began.
+        changed: Settings that differ from the run before.
+    """
     blank = {"address": arm.address, "created_at": created_at, "changed": changed}
     pairs = queries.pairs(store, baseline, arm)
     faults = find_faults(baseline, arm, pairs, Policy(name="history", proof="declared", rendering="may_differ"))
@@ -88,6 +113,11 @@ def _point(store: Store, baseline: ArmRecord, arm: ArmRecord, created_at: str, c
         return Point(**blank, fault="no counted item met a factor in which the arms differ")
     numbers = {field: getattr(measured, field) for field in ("n", "lost", "gained", "drop", "interval")}
     return Point(**blank, **numbers)
+
+
+def changes_since(before: ArmRecord | None, arm: ArmRecord) -> tuple[str, ...]:
+    """Settings of an arm that differ from those in the run before, as `key: old -> new`; none without one."""
+    return () if before is None else tuple(_changes(before, arm))
 
 
 def _changes(before: ArmRecord, arm: ArmRecord) -> Iterator[str]:

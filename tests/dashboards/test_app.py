@@ -291,6 +291,13 @@ def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path):
     assert "INVALID" in page and "cand" in page
 
 
+def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_app, database):
+    page = markup_of(run_app(database, "health"))
+    assert " tokens answered · 15 s</div>" in page  # fp8-weights, alone with its prefill stage
+    assert " · 3 s · prefill 12 s with base, int4-sym-decode, kv-damaged</div>" in page
+    assert "269.0 MB" in page and "0.45" in page
+
+
 PATHS = [listed.path for listed in PAGES]
 
 

@@ -1,0 +1,150 @@
+"""Charts of whole arms: what a plan costs in accuracy and gives in speed, how far its words are, what did it."""
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from evalsvc.dashboards.charts import MARKS, NOISE, QUIET
+from evalsvc.dashboards.text import visible_text
+from evalsvc.verdict.attribution import Effect
+
+_HEIGHT, _ROW_HEIGHT, _AXIS_HEIGHT = 380, 42, 90
+
+
+def pareto(frame: pd.DataFrame, *, less_is_better: bool) -> pd.DataFrame:
+    """The lines that no other is at least as good as in both, and better in one. Drop: less is better."""
+    sign = 1.0 if less_is_better else -1.0
+    gain, drop = sign * frame["value"].to_numpy(float), frame["drop"].to_numpy(float)
+    beaten = [
+        bool(np.any((gain <= g) & (drop <= d) & ((gain < g) | (drop < d)))) for g, d in zip(gain, drop, strict=True)
+    ]
+    return frame.loc[~np.array(beaten, dtype=bool)].sort_values(by="value")
+
+
+def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.LayerChart:
+    """Drop against one serving figure; plans that are not PASS hollow, the Pareto front as a step.
+
+    Args:
+        frame: `arm`, `value`, `low`, `high` (figure and its interval), `drop`, `lower`, `upper` (points), `n`, `word`.
+        title: The figure with its unit.
+        less_is_better: Of the figure.
+    """
+    better = "left" if less_is_better else "right"
+    figure = f"{title} ({better} is better)"
+    x = alt.X("value:Q", title=figure, scale=alt.Scale(zero=False, padding=24))
+    drops = "drop in points (down is better)"
+    y = alt.Y("drop:Q", title=drops)
+    words = [word for word in (*MARKS, "baseline", "not decided") if word in set(frame["word"])]
+    colours = [MARKS[word][0] if word in MARKS else QUIET for word in words]
+    shapes = [MARKS[word][1] if word in MARKS else "square" for word in words]
+    legend = alt.Legend(title="verdict", orient="bottom")
+    colour = alt.Color("word:N", scale=alt.Scale(domain=words, range=colours), legend=legend)
+    shape = alt.Shape("word:N", scale=alt.Scale(domain=words, range=shapes), legend=legend)
+    tooltip = [
+        alt.Tooltip("arm:N"),
+        alt.Tooltip("word:N", title="verdict"),
+        alt.Tooltip("value:Q", format=".4g", title=title),
+        alt.Tooltip("drop:Q", format=".2f", title="drop, points"),
+        alt.Tooltip("n:Q", title="items n"),
+    ]
+    base = alt.Chart(frame)
+    proven = "datum.word == 'PASS' || datum.word == 'baseline'"
+    front = alt.Chart(pareto(frame, less_is_better=less_is_better))
+    layers = alt.layer(
+        front.mark_line(color=QUIET, strokeDash=[5, 4]).encode(x=x, y=y),
+        base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q", color=colour),
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(opacity=0.6)
+        .encode(x=alt.X("low:Q", title=figure), x2="high:Q", y=y, color=colour),
+        base.transform_filter(proven)
+        .mark_point(filled=True, size=130, opacity=1)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
+        base.transform_filter(f"!({proven})")
+        .mark_point(filled=False, size=130, strokeWidth=2.5)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
+        base.mark_text(align="left", dx=9, dy=-9, fontSize=11, color=QUIET).encode(x=x, y=y, text="arm:N"),
+    ).layer
+    return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")
+
+
+def divergence(frame: pd.DataFrame) -> alt.LayerChart:
+    """Mean and largest KL of every arm, on a log axis, by stage.
+
+    Args:
+        frame: `row` (arm and stage), `mean`, `largest` (nats, above 0), `tokens`, `text`.
+    """
+    rows = alt.Scale(type="band", domain=list(frame["row"]))
+    y = alt.Y("row:N", scale=rows, title=None, axis=None, bandPosition=0.72)
+    x = alt.X("mean:Q", title="KL to the baseline, nats (log; right is further)", scale=alt.Scale(type="log"))
+    tooltip = [
+        alt.Tooltip("row:N"),
+        alt.Tooltip("mean:Q", format=".3g", title="mean KL, nats"),
+        alt.Tooltip("largest:Q", format=".3g", title="largest KL, nats"),
+        alt.Tooltip("tokens:Q", title="tokens n"),
+    ]
+    base = alt.Chart(frame)
+    layers = alt.layer(
+        base.mark_rule(color=NOISE, strokeWidth=2).encode(y=y, x=x, x2="largest:Q", tooltip=tooltip),
+        base.mark_point(filled=True, size=90, color=NOISE, opacity=1).encode(y=y, x=x, tooltip=tooltip),
+        base.mark_tick(color=NOISE, thickness=2.5, size=16).encode(y=y, x="largest:Q", tooltip=tooltip),
+        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
+            y=alt.Y("row:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
+        ),
+    ).layer
+    return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")
+
+
+def effect_name(effect: Effect) -> str:
+    """The change, or the two whose interaction it is."""
+    return visible_text(" with ".join(f"{factor}={fmt}" for factor, fmt in effect.changes), 120)
+
+
+def effects_frame(effects: Sequence[Effect]) -> pd.DataFrame:
+    """One line an effect that the arms can tell, in points; an end that nothing bounds is empty."""
+    known = [effect for effect in effects if effect.drop is not None]
+    bound = [[None if e is None or not np.isfinite(e) else 100 * e for e in (k.lower, k.upper)] for k in known]
+    return pd.DataFrame(
+        {
+            "change": [effect_name(effect) for effect in known],
+            "kind": ["interaction" if len(effect.changes) == 2 else "effect" for effect in known],
+            "drop": [100 * (effect.drop or 0.0) for effect in known],
+            "lower": [low for low, _ in bound],
+            "upper": [high for _, high in bound],
+            "p": [effect.p_adjusted for effect in known],
+            "n": [effect.n for effect in known],
+            "text": [f"{effect_name(effect)} · n {effect.n:,}" for effect in known],
+        }
+    )
+
+
+def effects(frame: pd.DataFrame) -> alt.LayerChart:
+    """Drops that changes cause, with their intervals and zero; interactions hollow."""
+    rows = alt.Scale(type="band", domain=list(frame["text"]))
+    y = alt.Y("text:N", scale=rows, title=None, axis=None, bandPosition=0.72)
+    caused = "drop that it causes, in points (right is worse)"
+    x = alt.X("drop:Q", title=caused)
+    tooltip = [
+        alt.Tooltip("change:N"),
+        alt.Tooltip("drop:Q", format=".2f", title="drop, points"),
+        alt.Tooltip("lower:Q", format=".2f", title="lower, points"),
+        alt.Tooltip("upper:Q", format=".2f", title="upper, points"),
+        alt.Tooltip("p:Q", format=".3g", title="p after Holm"),
+        alt.Tooltip("n:Q", title="items n"),
+    ]
+    base = alt.Chart(frame)
+    zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET, strokeWidth=1.5)
+    bounded = base.transform_filter("isValid(datum.lower) && isValid(datum.upper)")
+    main = base.transform_filter("datum.kind == 'effect'")
+    both = base.transform_filter("datum.kind == 'interaction'")
+    layers = alt.layer(
+        zero.encode(x="zero:Q"),
+        bounded.mark_rule(color=NOISE, strokeWidth=2.5).encode(y=y, x=alt.X("lower:Q", title=caused), x2="upper:Q"),
+        main.mark_point(filled=True, size=100, color=NOISE, opacity=1).encode(y=y, x=x, tooltip=tooltip),
+        both.mark_point(filled=False, size=100, color=NOISE, strokeWidth=2).encode(y=y, x=x, tooltip=tooltip),
+        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
+            y=alt.Y("text:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
+        ),
+    ).layer
+    return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")

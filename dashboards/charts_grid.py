@@ -1,0 +1,105 @@
+"""Charts of cells and shares: what dropped where, and how wrong answers are wrong."""
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from evalsvc.dashboards.charts import NOISE
+from evalsvc.dashboards.reads import Candidate
+from evalsvc.dashboards.rows import FAMILY
+from evalsvc.dashboards.text import points, visible_text
+
+SMALLEST_CELL = 20  # items; a drop of fewer is noise to look at
+_CELL_HEIGHT, _AXIS_HEIGHT = 30, 90
+
+
+def heat_frame(candidates: Sequence[Candidate]) -> pd.DataFrame:
+    """One line a candidate and family that the gate described: drop in points, n, and what stands in the cell."""
+    lines = []
+    for candidate in candidates:
+        for row in candidate.rows:
+            if row.level != FAMILY or row.drop is None:
+                continue
+            small = row.n < SMALLEST_CELL
+            lines.append(
+                {
+                    "arm": visible_text(candidate.arm.name, 60),
+                    "cell": visible_text(f"{row.suite} · {row.label}", 80),
+                    "drop": None if small or row.blind else row.drop,
+                    "n": row.n,
+                    "b": row.lost,
+                    "c": row.gained,
+                    "text": f"n {row.n}" if small else "blind" if row.blind else points(row.drop, signed=True),
+                }
+            )
+    return pd.DataFrame(lines, columns=["arm", "cell", "drop", "n", "b", "c", "text"])
+
+
+def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
+    """Families by candidates, coloured from a gain (blue) over 0 to a drop (orange); small and blind cells blank."""
+    largest = max([5.0, *(abs(float(drop)) for drop in frame["drop"].dropna().tolist())])
+    base = alt.Chart(frame).encode(
+        x=alt.X("arm:N", title="candidate", sort=None, axis=alt.Axis(labelAngle=-30, orient="bottom", labelLimit=140)),
+        y=alt.Y("cell:N", title=None, sort=None, axis=alt.Axis(labelLimit=220)),
+        tooltip=[
+            alt.Tooltip("arm:N", title="candidate"),
+            alt.Tooltip("cell:N", title="suite and family"),
+            alt.Tooltip("drop:Q", format=".2f", title="drop, points"),
+            alt.Tooltip("n:Q", title="items n"),
+            alt.Tooltip("b:Q", title="lost b"),
+            alt.Tooltip("c:Q", title="gained c"),
+        ],
+    )
+    colour = alt.Color(
+        "drop:Q",
+        scale=alt.Scale(domain=[-largest, 0, largest], range=["#2166ac", "#f3f1ec", "#d55e00"]),
+        legend=alt.Legend(title="drop, points", orient="bottom"),
+    )
+    cells = base.transform_filter("isValid(datum.drop)").mark_rect(cornerRadius=3).encode(color=colour)
+    ink = alt.condition(
+        f"isValid(datum.drop) && abs(datum.drop) < {0.6 * largest}", alt.value("#1c2430"), alt.value("#8792a0")
+    )
+    strong = base.transform_filter(f"isValid(datum.drop) && abs(datum.drop) >= {0.6 * largest}")
+    words = base.transform_filter(f"!isValid(datum.drop) || abs(datum.drop) < {0.6 * largest}")
+    rows = len(set(frame["cell"]))
+    layers = alt.layer(
+        cells,
+        words.mark_text(fontSize=11).encode(text="text:N", color=ink),
+        strong.mark_text(fontSize=11, color="#ffffff", fontWeight="bold").encode(text="text:N"),
+    ).layer
+    return alt.LayerChart(layer=layers, height=_CELL_HEIGHT * rows + _AXIS_HEIGHT, width="container")
+
+
+def taxonomy(frame: pd.DataFrame) -> alt.Chart:
+    """Shares of an arm's answers by error class, baseline and candidate side by side.
+
+    Args:
+        frame: `suite`, `error`, `arm`, `count`, `n` and `share` (in percent of the arm's scored answers of the suite).
+    """
+    arms = list(dict.fromkeys(frame["arm"]))
+    rows = frame[["suite", "error"]].drop_duplicates()
+    height = 34 * len(rows) + _AXIS_HEIGHT
+    return (
+        alt.Chart(frame.assign(row=frame["suite"] + " · " + frame["error"]))
+        .mark_bar()
+        .encode(
+            y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
+            yOffset=alt.YOffset("arm:N", sort=arms),
+            x=alt.X("share:Q", title="share of scored answers, %"),
+            color=alt.Color(
+                "arm:N",
+                scale=alt.Scale(domain=arms, range=["#8792a0", NOISE][: len(arms)]),
+                legend=alt.Legend(title=None, orient="bottom", labelLimit=240),
+            ),
+            tooltip=[
+                alt.Tooltip("arm:N"),
+                alt.Tooltip("suite:N"),
+                alt.Tooltip("error:N", title="error class"),
+                alt.Tooltip("count:Q", title="answers"),
+                alt.Tooltip("n:Q", title="of n"),
+                alt.Tooltip("share:Q", format=".2f", title="share, %"),
+            ],
+        )
+        .properties(height=height, width="container")
+    )

@@ -1,0 +1,96 @@
+"""Page 9: since when? One arm over its runs, each against one frozen baseline."""
+
+import pandas as pd
+import streamlit as st
+
+from evalsvc.dashboards import charts_series, frames, markup, reads_arms
+from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.selection import pick
+from evalsvc.dashboards.show import show_table
+from evalsvc.dashboards.text import markdown_free
+from evalsvc.errors import EvidenceError
+from evalsvc.history import Point, arms_of
+from evalsvc.row import format_p
+from evalsvc.store import queries
+from evalsvc.store.records import ArmRecord
+from evalsvc.store.session import Store
+
+
+def show(store: Store, view: RunView) -> None:
+    """The series as a chart with its change points, then run by run with what was changed."""
+    st.html(markup.header(view, "History"))
+    if view.chosen is None:
+        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
+        return
+    promotions = queries.baselines(store)
+    promoted = {record.arm_id: f"@{record.name}" for record in promotions if record.current}
+    frozen = {view.baseline.address: view.baseline}
+    if promoted:
+        frozen = {arm.address: arm for arm in queries.arms(store) if arm.id in promoted} | frozen
+    st.html(markup.candidate_head(view.chosen))
+    baseline = pick("Frozen baseline", "frozen", frozen, lambda arm: _named(arm, promoted))
+    try:
+        arms = arms_of(store, baseline, view.chosen.arm.name)
+    except EvidenceError as error:
+        st.info(f"{markdown_free(str(error), 400)}. A series begins with a finished run.")
+        return
+    points, words = reads_arms.series(store, baseline, arms)
+    frame = charts_series.history_frame(points, words)
+    if frame.empty:
+        st.info("No run of this arm can be compared with this baseline; the table says why of each.")
+    else:
+        for sentence in _changes(points):
+            st.warning(markdown_free(sentence, 400))
+        times = [(record.created_at, record.name) for record in promotions]
+        st.altair_chart(charts_series.history(frame, times))
+        sizes = [point.n for point in points if point.drop is not None]
+        smallest, largest = min(sizes), max(sizes)
+        items = f"n {smallest:,}" if smallest == largest else f"n {smallest:,} to {largest:,}"
+        st.caption(
+            f"Drop of all suites pooled against the frozen baseline, {items} items a run; band: 95 % interval. Dashed "
+            "rule: the level changes there (an alert, no verdict). Violet rule: a promotion."
+        )
+    show_table(_table(points, words))
+
+
+def _named(arm: ArmRecord, promoted: dict[int, str]) -> str:
+    return f"{arm.address} {promoted.get(arm.id, '')}".strip()
+
+
+def _changes(points: list[Point]) -> list[str]:
+    found = []
+    for point in points:
+        if point.change is None:
+            continue
+        with_it = f"; changed with it: {'; '.join(point.changed)}" if point.changed else "; no setting changed with it"
+        found.append(
+            f"The level changed at {point.address} ({point.created_at[:10]}): {100 * point.change.before:.2f} to "
+            f"{100 * point.change.after:.2f} points, p {format_p(point.change.p, sign=True)}{with_it}"
+        )
+    return found
+
+
+def _table(points: list[Point], words: dict[str, str]) -> pd.DataFrame:
+    newest = points[::-1]
+    intervals = [point.interval or (None, None) for point in newest]
+    return pd.DataFrame(
+        {
+            "run": frames.text_column([point.address for point in newest]),
+            "began, UTC": frames.text_column([point.created_at[:16].replace("T", " ") for point in newest]),
+            "gate": frames.text_column([words.get(point.address, "not decided") for point in newest]),
+            "n": frames.number_column([point.n or None for point in newest]),
+            "lost b": frames.number_column([point.lost if point.n else None for point in newest]),
+            "gained c": frames.number_column([point.gained if point.n else None for point in newest]),
+            "drop, points": frames.number_column([_points(point.drop) for point in newest]),
+            "95 % lower": frames.number_column([_points(low) for low, _ in intervals]),
+            "95 % upper": frames.number_column([_points(high) for _, high in intervals]),
+            "level": frames.text_column(["changed" if point.change else "" for point in newest]),
+            "since the run before": frames.text_column(
+                ["; ".join(said for said in (point.fault, *point.changed) if said) for point in newest]
+            ),
+        }
+    )
+
+
+def _points(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 3)
