@@ -24,10 +24,8 @@ def render_answer(found: Answer) -> RenderableType:
     parts: list[RenderableType] = []
     for plan in dict.fromkeys(stage.plan for stage in found.stages):
         parts += [Text(one_line(plan)), _stages([s for s in found.stages if s.plan == plan], found.contexts), Text("")]
-    heading = (
-        f"{model.name} ({model.kind}): {model.parameters / GB:,.2f} billion parameters, {model.active / GB:,.2f} of "
-        "them read by a token"
-    )
+    counts = f"{_count(model.parameters)} parameters, a token reads {_count(model.active)}"
+    heading = f"{model.name} ({model.kind}): {counts}"
     last = found.stages[-1].placed.weights
     return Group(
         Text(one_line(heading), style="bold"),
@@ -36,6 +34,10 @@ def render_answer(found: Answer) -> RenderableType:
         Text(one_line(_assumptions(found))),
         Text(one_line(f"weights of the last line: {breakdown(last, last)}")),
     )
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / GB:,.2f} billion" if parameters >= GB else f"{parameters:,}"
 
 
 def _stages(stages: Sequence[StageAnswer], contexts: Sequence[int]) -> Table:
