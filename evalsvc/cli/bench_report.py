@@ -89,8 +89,8 @@ def render_bench(found: Sequence[Measurement], grid: Grid, price: float | None) 
         "closed loop: each of so many clients sends its next request when the last is answered; "
         f"{settings['rounds']} requests a client and repeat (at least {LEAST_REQUESTS} in all), "
         f"{settings['new_tokens']} new tokens each, prompts of random token ids (seed {settings['seed']}, no shared "
-        f"prefix); warm-up: {WARM_UP}; arms one after the other; ± half of a {100 * CONFIDENCE:.0f} % interval "
-        f"(Student's t over {grid.repeats} repeats)"
+        f"prefix); warm-up: {WARM_UP}; every arm once before any again, ratios by repeat; ± half of a "
+        f"{100 * CONFIDENCE:.0f} % interval (Student's t over {grid.repeats} repeats)"
     )
     parts.append(Text(behind))
     parts += [Text(note) for note in notes(found)]
@@ -165,11 +165,11 @@ def _speed(shown: _Shown) -> Table:
 
 
 def _throughput(shown: _Shown) -> Table:
-    table = _table("arm", "prompt", "at once", "prompt tokens", "generated", "of the first arm's")
+    table = _table("arm", "prompt", "at once", "prompt tokens", "generated", "x the first arm's")
     for index, cell in enumerate(shown.cells):
         first = shown.beside(cell)
         ratio = None if first is None else times_baseline(first, cell)
-        gain = "" if first is cell else None if ratio is None else f"{ratio:.2f}x"
+        gain = "" if first is cell else _value(ratio)
         if cell.status == "measured":
             values = _value(cell.prompt_tokens_s), _value(cell.generated_tokens_s)
         else:

@@ -49,7 +49,9 @@ class Bench:
 
 
 def run_bench(bench: Bench, store: Store, note: Note) -> list[Measurement]:
-    """Measures what is missing and returns all figures of these arms, cells and settings, in the arms' order.
+    """Measures what is missing and returns all figures of these arms, cells and settings, repeat by repeat.
+
+    Every arm is measured once before any is measured again, so that what else the machine does falls on all of them.
 
     Args:
         bench: What to measure.
@@ -62,26 +64,26 @@ def run_bench(bench: Bench, store: Store, note: Note) -> list[Measurement]:
     target = _target(bench)
     facts = {name: target.facts(name) for name in bench.arms}
     _refuse_twins({name: fact.fingerprint for name, fact in facts.items()})
-    memory = bench.memory_bytes
+    memory = bench.memory_bytes or _default_memory(target, next(iter(facts)), bench.grid)
+    settings = bench.grid.settings(memory)
     found: list[Measurement] = []
-    for name, fact in facts.items():
-        if memory is None:
-            memory = _default_memory(target, name, bench.grid)
-        settings = bench.grid.settings(memory)
-        base = Measurement(
-            fingerprint=fact.fingerprint,
-            arm=name,
-            plan=fact.plan,
-            device=str(fact.details["device"]),
-            settings_hash=settings_hash(settings),
-            settings=settings,
-            kind="capacity",
-        )
-        if bench.price_per_hour is not None:
-            price = {"per_hour": bench.price_per_hour}
-            save(store, replace(base, kind="price", settings_hash="", settings={}, figures=price))
-        found += _measure_arm(target.engine, name, bench.grid, base, store, note)
-        target.engine.release(name)
+    for repeat in range(bench.grid.repeats):
+        for name, fact in facts.items():
+            base = Measurement(
+                fingerprint=fact.fingerprint,
+                arm=name,
+                plan=fact.plan,
+                device=str(fact.details["device"]),
+                settings_hash=settings_hash(settings),
+                settings=settings,
+                kind="capacity",
+                repeat=repeat,
+            )
+            if bench.price_per_hour is not None and repeat == 0:
+                price = {"per_hour": bench.price_per_hour}
+                save(store, replace(base, kind="price", settings_hash="", settings={}, figures=price))
+            found += _measure_arm(target.engine, bench.grid, base, store, note)
+            target.engine.release(name)
     return found
 
 
@@ -118,58 +120,52 @@ def _default_memory(target: Any, name: str, grid: Grid) -> int:
     return int(max(r.weights_bytes + r.other_bytes + r.kv_bytes_per_token * 16 * pages for r in found))
 
 
-def _measure_arm(engine: Any, name: str, grid: Grid, base: Measurement, store: Store, note: Note) -> list[Measurement]:
-    """An arm's figures: those that are stored, and what was missing."""
+def _measure_arm(engine: Any, grid: Grid, base: Measurement, store: Store, note: Note) -> list[Measurement]:
+    """One repeat of an arm: what is stored of it, and what was missing."""
     from evalsvc.serving import measure
 
+    name, repeat = base.arm, base.repeat
     mine = [m for m in measurements(store, [base.fingerprint]) if m.settings_hash == base.settings_hash]
     known = next((m for m in mine if m.kind == "capacity" and m.status == "measured"), None)
     if known is None:
-        known = _capacity(engine, name, grid, base)
-        save(store, known)
-        if known.status == "no_room":
-            note(f"{name}: {known.message}")
-            return [known]
-    room = rooms(known)
+        known = _kept(store, _capacity(engine, name, grid, replace(base, repeat=0)))
+    found = [known] if repeat == 0 else []
+    if known.status == "no_room":
+        return found
+    room, loaded, measured = rooms(known), False, 0
     done = {(m.cell, m.repeat): m for m in mine if m.kind == "serving" and m.status != "failed"}
-    found, loaded = [known], False
+    full = {cell: m for (cell, _), m in done.items() if m.status == "no_room"}
     for cell in grid.cells(measure.fits(room, grid)):
         row = replace(base, kind="serving", prompt_tokens=cell[0], concurrency=cell[1])
         reason = measure.no_room(room, grid, *cell)
-        if reason is not None:
-            found.append(done.get((cell, 0)) or _kept(store, replace(row, status="no_room", message=reason)))
-            continue
-        missing = [repeat for repeat in range(grid.repeats) if (cell, repeat) not in done]
-        found += [done[cell, repeat] for repeat in range(grid.repeats) if repeat not in missing]
-        if missing and not loaded:
-            _load(engine, name, grid, room)
-            loaded = True
-        found += _measure_cell(engine, name, grid, row, missing, store)
-        if missing:
-            note(f"{name}: {cell[0]} prompt tokens x {cell[1]}: {len(missing)} repeats")
+        if cell in full or reason is not None:
+            refused = full.get(cell) or _kept(store, replace(row, status="no_room", message=reason))
+            found += [refused] if refused.repeat == repeat else []
+        elif (cell, repeat) in done:
+            found.append(done[cell, repeat])
+        else:
+            if not loaded:
+                engine.arm(name)
+                engine.resize(_pool_tokens(room, grid))
+                loaded = True
+            found.append(_kept(store, _measure_cell(engine, grid, row)))
+            measured += 1
+    if measured:
+        note(f"{name}: repeat {repeat + 1} of {grid.repeats}, {measured} cells")
     return found
 
 
-def _measure_cell(
-    engine: Any, name: str, grid: Grid, row: Measurement, missing: list[int], store: Store
-) -> list[Measurement]:
+def _measure_cell(engine: Any, grid: Grid, row: Measurement) -> Measurement:
     from evalsvc.serving import measure
 
-    found = []
-    for repeat in missing:
-        try:
-            if repeat == missing[0]:
-                measure.warm_up(engine, name, grid, row.cell)
-            result = measure.run_cell(engine, name, grid, row.cell, repeat)
-        except Exception as error:
-            if not measure.out_of_memory(error):
-                raise
-            result = measure.CellResult("no_room", f"memory ran out: {error}", {})
-        one = replace(row, repeat=repeat, status=result.status, message=result.message, figures=result.figures)
-        found.append(_kept(store, one))
-        if result.status == "no_room":
-            break
-    return found
+    try:
+        measure.warm_up(engine, row.arm, grid, row.cell, row.repeat)
+        result = measure.run_cell(engine, row.arm, grid, row.cell, row.repeat)
+    except Exception as error:
+        if not measure.out_of_memory(error):
+            raise
+        result = measure.CellResult("no_room", f"memory ran out: {error}", {})
+    return replace(row, status=result.status, message=result.message, figures=result.figures)
 
 
 def _kept(store: Store, measurement: Measurement) -> Measurement:
@@ -205,8 +201,3 @@ def _pool_tokens(room: Mapping[str, StageRoom], grid: Grid) -> int:
     """Tokens of this process's pools: what fits, and no more than the largest cell needs."""
     most = max(grid.most, *grid.equal, 1) * -(-grid.longest // 16) * 16
     return max(16, min(room["decode"].tokens, most))
-
-
-def _load(engine: Any, name: str, grid: Grid, room: Mapping[str, StageRoom]) -> None:
-    engine.arm(name)
-    engine.resize(_pool_tokens(room, grid))

@@ -5,7 +5,7 @@ Student's t over them: it tells how far repeats differ on this machine in this h
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class CellFigures:
         times: By `ttft_s`, `itl_s`, `e2e_s` and percentile. Seconds.
         prompt_tokens_s: Prompt tokens a second of the whole repeat, its start and end included.
         generated_tokens_s: As `prompt_tokens_s`.
+        generated_by_repeat: The same, by repeat.
         cost_per_million_tokens: Of prompts and answers together; None without a price.
         cost_per_million_generated: The whole price on the generated tokens; None without a price.
     """
@@ -70,6 +71,7 @@ class CellFigures:
     times: Mapping[str, Mapping[int, Estimate]]
     prompt_tokens_s: Estimate | None = None
     generated_tokens_s: Estimate | None = None
+    generated_by_repeat: Mapping[int, float] = field(default_factory=dict)
     cost_per_million_tokens: Estimate | None = None
     cost_per_million_generated: Estimate | None = None
 
@@ -130,6 +132,7 @@ def _cell(group: Sequence[Measurement], price: float | None) -> CellFigures:
         },
         prompt_tokens_s=Estimate.of(prompt),
         generated_tokens_s=Estimate.of(generated),
+        generated_by_repeat=dict(zip((m.repeat for m in group if m.status == "measured"), generated, strict=True)),
         **costs,
     )
 
@@ -139,8 +142,8 @@ def cost_per_million(price_per_hour: float, tokens_s: float) -> float:
     return price_per_hour / 3600 / tokens_s * 1e6
 
 
-def times_baseline(baseline: CellFigures, arm: CellFigures) -> float | None:
-    """Generated tokens a second over the baseline's; None where one of them has none.
+def times_baseline(baseline: CellFigures, arm: CellFigures) -> Estimate | None:
+    """Generated tokens a second over the baseline's of the same repeat; None where no repeat has both.
 
     Raises:
         EvidenceError: Figures of two classes of devices.
@@ -150,9 +153,9 @@ def times_baseline(baseline: CellFigures, arm: CellFigures) -> float | None:
             f"{arm.arm} was measured on {arm.device} and {baseline.arm} on {baseline.device}: figures of two classes "
             "of devices are not compared; measure both on one"
         )
-    if baseline.generated_tokens_s is None or arm.generated_tokens_s is None:
-        return None
-    return arm.generated_tokens_s.mean / baseline.generated_tokens_s.mean
+    ours, theirs = baseline.generated_by_repeat, arm.generated_by_repeat
+    ratios = [theirs[repeat] / ours[repeat] for repeat in theirs if repeat in ours]
+    return Estimate.of(ratios) if ratios else None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from evalsvc.errors import ConfigError
 MAXIMUM = 0
 """Stands for a plan's own maximum among concurrencies."""
 LEAST_REQUESTS = 4
-WARM_UP = "before each cell up to 2 requests of its prompt length and 2 new tokens, not counted"
+WARM_UP = "before each repeat of a cell up to 2 requests of its prompt length and 2 new tokens, not counted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ class Grid:
         """Everything that a figure hangs on beside arm, cell and repeat."""
         return {
             "loop": "closed",
+            "order": "every arm once before any again",
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,
             "seed": self.seed,

@@ -92,17 +92,17 @@ def run_cell(engine: Engine, arm: str, grid: Grid, cell: tuple[int, int], repeat
     return CellResult("measured", None, figures)
 
 
-def warm_up(engine: Engine, arm: str, grid: Grid, cell: tuple[int, int]) -> None:
+def warm_up(engine: Engine, arm: str, grid: Grid, cell: tuple[int, int], repeat: int) -> None:
     """What `WARM_UP` says."""
     count = min(cell[1], _WARM_UP_REQUESTS)
     tokens = min(grid.new_tokens, _WARM_UP_TOKENS)
-    ids = prompts(cell[0], count, engine.arm(arm).vocabulary, (grid.seed, *cell))
+    ids = prompts(cell[0], count, engine.arm(arm).vocabulary, (grid.seed, *cell, repeat, 1))
     asked = [GenerateRequest(prompt=one, max_tokens=tokens, ignore_eos=True) for one in ids]
     list(engine.closed_loop(asked, count, arm))
 
 
 def _requests(engine: Engine, arm: str, grid: Grid, cell: tuple[int, int], repeat: int) -> Iterator[GenerateRequest]:
     count = grid.requests(cell[1])
-    ids = prompts(cell[0], count, engine.arm(arm).vocabulary, (grid.seed, *cell, repeat + 1))
+    ids = prompts(cell[0], count, engine.arm(arm).vocabulary, (grid.seed, *cell, repeat))
     for one in ids:
         yield GenerateRequest(prompt=one, max_tokens=grid.new_tokens, ignore_eos=True)

@@ -25,7 +25,7 @@ def test_each_number_has_its_table_and_every_title_its_device(bench):
     said = " ".join(out.split())
     assert "on a CPU quantized formats are decoded to bf16" in said and "closed loop" in said
     assert "Student's t over 2 repeats" in said and "max 2" in said and "max 3" in said
-    assert "plain: 16 prompt tokens x 1: 2 repeats" in err
+    assert "plain: repeat 1 of 2, 2 cells" in err
     assert bench("--price-per-hour", "2") == (0, out, ""), "again: printed from what is stored"
 
 

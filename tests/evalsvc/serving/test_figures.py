@@ -73,8 +73,15 @@ def test_figures_of_two_classes_of_devices_are_not_compared():
     (ours,), (theirs,) = cells([serving()]), cells([serving(device="cuda:90")])
     with pytest.raises(EvidenceError, match="two classes of devices"):
         times_baseline(ours, theirs)
-    faster = replace(ours, generated_tokens_s=Estimate(6.0, None, None, 1))
-    assert times_baseline(ours, faster) == 2.0
+
+
+def test_ratios_are_taken_inside_each_repeat():
+    """A machine that is slow for a while is slow for both; a repeat that one of them lacks is left out."""
+    (ours,) = cells([serving(2.0), serving(20.0, repeat=1), serving(1.0, repeat=2)])
+    (theirs,) = cells([serving(1.0), serving(10.0, repeat=1)])
+    assert times_baseline(ours, theirs) == Estimate(2.0, 2.0, 2.0, 2)
+    (none,) = cells([serving(status="no_room", figures={})])
+    assert times_baseline(ours, none) is None
 
 
 def test_what_fits_is_what_weights_leave_in_whole_pages():
