@@ -1,35 +1,10 @@
-"""Bytes that formats take, from shapes alone. No torch: the same arithmetic serves models that nobody here loads."""
+"""Bytes that a token takes in KV formats, from shapes alone. No torch: models that nobody loads here have them, too."""
 
-from .precision import KVFormat, WeightFormat
+from .precision import KVFormat
 
 PLAIN_BYTES = {"fp32": 4, "bf16": 2}
 LATENT_TILE = 128
-_BLOCK = 128
 _FP32, _BF16 = 4, 2
-
-
-def matrix_bytes(out: int, inputs: int, fmt: WeightFormat) -> int:
-    """Bytes of a matrix in a format, scales included; what `quantize` packs.
-
-    fp32 and bf16: elements. fp8 and int8: a byte each, one fp32 scale an output channel, or one a block of 128 x 128.
-    int4: half a byte each, one bf16 scale a group of inputs (and a minimum where it is asymmetric). nvfp4: half a byte
-    each, one e4m3 scale for 16 inputs, one fp32 for the matrix.
-
-    Args:
-        out: Rows.
-        inputs: Columns.
-        fmt: The format.
-    """
-    elements = out * inputs
-    if fmt.kind in PLAIN_BYTES:
-        return elements * PLAIN_BYTES[fmt.kind]
-    if fmt.kind == "int4":
-        return elements // 2 + out * (inputs // fmt.group) * _BF16 * (1 if fmt.symmetric else 2)
-    if fmt.kind == "nvfp4":
-        return elements // 2 + elements // 16 + _FP32
-    if "block128" in fmt.stored:
-        return elements + -(-out // _BLOCK) * -(-inputs // _BLOCK) * _FP32
-    return elements + out * _FP32
 
 
 def heads_bytes(kv_heads: int, head_dim: int, fmt: KVFormat) -> int:

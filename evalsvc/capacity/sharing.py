@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from evalsvc.capacity.model import LayerKV, Model
 from evalsvc.capacity.parts import Part
 from evalsvc.engine.precision import KVFormat, StagePlan, WeightFormat
-from evalsvc.engine.sizes import heads_bytes, latent_bytes, matrix_bytes
+from evalsvc.engine.sizes import heads_bytes, latent_bytes
 from evalsvc.errors import ConfigError
 
 BF16 = WeightFormat("bf16")
@@ -122,11 +122,11 @@ def part_bytes(part: Part, fmt: WeightFormat, devices: Devices) -> int:
     chosen = part.role == "expert" if devices.packs == "experts" else part.packed
     held = fmt if chosen or (part.role == "head" and fmt.lm_head) else _plain(fmt)
     out, inputs, count = _cut(part, devices)
-    if held.kind == "int4" and inputs % held.group:
+    if held.kind in ("int4", "nvfp4") and inputs % held.group:
         cut = f" (of {part.inputs} over {devices.count} devices)" if inputs != part.inputs else ""
-        what = f"int4:g{held.group} does not divide the {inputs} inputs{cut} of {part.name}"
+        what = f"{held.stored}: groups of {held.group} do not divide the {inputs} inputs{cut} of {part.name}"
         raise ConfigError(f"{what}; take a smaller group, or give experts out whole")
-    return matrix_bytes(out, inputs, held) * count
+    return held.format_bytes(out, inputs) * count
 
 
 def _plain(fmt: WeightFormat) -> WeightFormat:

@@ -8,9 +8,21 @@ from evalsvc.capacity.sharing import Devices, place
 from evalsvc.engine.kv.pool import KVPool, Scales
 from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.quantize import quantize
-from evalsvc.engine.sizes import heads_bytes, matrix_bytes
+from evalsvc.engine.sizes import heads_bytes
 
-WEIGHTS = ["fp32", "bf16", "fp8", "fp8:w8a16", "int4:g32", "int4:g64:asym", "int4:g128", "int4:g128:asym"]
+WEIGHTS = [
+    "fp32",
+    "bf16",
+    "fp8",
+    "fp8:w8a16",
+    "int4:g32",
+    "int4:g64:asym",
+    "int4:g128",
+    "int4:g128:asym",
+    "int8",
+    "nvfp4",
+    "fp8:block128",
+]
 
 
 @pytest.mark.parametrize("text", WEIGHTS)
@@ -19,7 +31,7 @@ def test_a_matrix_takes_what_its_packed_tensors_do(text, shape):
     fmt = parse_plan(f"w={text}").decode.weights
     packed = quantize(torch.randn(shape), fmt)
     tensors = [packed] if isinstance(packed, torch.Tensor) else packed.tensors()
-    assert matrix_bytes(*shape, fmt) == sum(t.numel() * t.element_size() for t in tensors)
+    assert fmt.format_bytes(*shape) == sum(t.numel() * t.element_size() for t in tensors)
 
 
 @pytest.mark.parametrize("text", ["fp32", "bf16", "fp8", "int8", "fp8:uncalibrated", "fp8:head:given"])

@@ -96,7 +96,7 @@ def test_a_sliding_layer_keeps_its_window_alone():
 
 
 def test_a_group_that_the_cut_columns_do_not_hold_is_refused():
-    says = r"int4:g64 does not divide the 360 inputs \(of 2880 over 8 devices\) of experts"
+    says = r"int4:g64:sym: groups of 64 do not divide the 360 inputs \(of 2880 over 8 devices\) of experts"
     with pytest.raises(ConfigError, match=says):
         placed("gpt-oss-120b", "w=int4:g64", replace(EIGHT, packs="experts"))
 
