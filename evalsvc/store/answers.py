@@ -1,6 +1,6 @@
 """Reading answers back, to compare them or to score them again."""
 
-from sqlalchemy import inspect, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from evalsvc.store.records import ArmRecord, StoredAnswer, Turn
@@ -50,17 +50,16 @@ def answers(store: Store, arm: ArmRecord) -> list[StoredAnswer]:
 
 
 def _turns(session: Session, arm_id: int) -> dict[int, list[Turn]]:
-    """By sample its turns; none in a database that was written before there were any."""
+    """By sample its turns."""
+    query = (
+        select(TurnRow.sample_id, TurnRow.answer, TurnRow.finish_reason, TurnRow.token_ids)
+        .join(Sample, TurnRow.sample_id == Sample.id)
+        .where(Sample.arm_id == arm_id)
+        .order_by(TurnRow.sample_id, TurnRow.turn)
+    )
     found: dict[int, list[Turn]] = {}
-    if inspect(session.connection()).has_table(TurnRow.__tablename__):
-        query = (
-            select(TurnRow.sample_id, TurnRow.answer, TurnRow.finish_reason, TurnRow.token_ids)
-            .join(Sample, TurnRow.sample_id == Sample.id)
-            .where(Sample.arm_id == arm_id)
-            .order_by(TurnRow.sample_id, TurnRow.turn)
-        )
-        for sample_id, answer, finish_reason, ids in session.execute(query):
-            found.setdefault(sample_id, []).append(Turn(answer, finish_reason, tuple(ids)))
+    for sample_id, answer, finish_reason, ids in session.execute(query):
+        found.setdefault(sample_id, []).append(Turn(answer, finish_reason, tuple(ids)))
     return found
 
 

@@ -6,7 +6,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import BaselineRow
 from evalsvc.store.session import Store
-from evalsvc.store.writer import storable_text
+from evalsvc.store.texts import storable_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,59}")
 

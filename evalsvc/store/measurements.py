@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, fields
 
-from sqlalchemy import inspect, select
+from sqlalchemy import select
 
 from evalsvc.errors import StoreError
 from evalsvc.store.records import Measurement
@@ -46,6 +46,4 @@ def measurements(store: Store, fingerprints: Collection[str] | None = None) -> l
     if fingerprints is not None:
         query = query.where(MeasurementRow.fingerprint.in_(list(fingerprints)))
     with store.session() as session:
-        if not inspect(session.connection()).has_table(MeasurementRow.__tablename__):
-            return []
         return [Measurement(**{name: getattr(row, name) for name in names}) for row in session.scalars(query)]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, case, func, inspect, select
+from sqlalchemy import Row, and_, case, func, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
@@ -16,21 +16,20 @@ from evalsvc.store.session import Store
 
 _CHUNK = 500  # values in one IN (...): SQLite's oldest limit is 999
 NOT_RESCORED = "not_rescored"  # error class of a sample without a score under the version that its arm is read under
+_RUN_FIELDS = (
+    *("id", "experiment", "experiment_hash", "kind", "linked_run_id", "baseline", "status"),
+    *("created_at", "finished_at", "seed"),
+)  # all but the resolved experiment, which nobody lists
 _PairKey = tuple[str, str, str, int]
 
 
 def runs(store: Store) -> list[RunRecord]:
     """All runs, oldest first."""
     with store.session() as session:
-        rows = session.scalars(select(Run).order_by(Run.id)).all()
-        names: dict[int, list[str]] = {}
-        for run_id, name in session.execute(select(Arm.run_id, Arm.name).order_by(Arm.id)):
-            names.setdefault(run_id, []).append(name)
-        counts: dict[tuple[int, str], int] = {}
-        for run_id, status, count in session.execute(
-            select(Sample.run_id, Sample.status, func.count()).group_by(Sample.run_id, Sample.status)
-        ):
-            counts[(run_id, status)] = count
+        rows = session.execute(select(*(getattr(Run, name) for name in _RUN_FIELDS)).order_by(Run.id)).all()
+        arms: dict[int, list[Row[Any]]] = {}
+        for arm in session.execute(select(Arm.run_id, Arm.name, Arm.stored, Arm.errors).order_by(Arm.id)):
+            arms.setdefault(arm.run_id, []).append(arm)
     return [
         RunRecord(
             id=run.id,
@@ -43,9 +42,9 @@ def runs(store: Store) -> list[RunRecord]:
             created_at=run.created_at,
             finished_at=run.finished_at,
             seed=run.seed,
-            arms=tuple(names.get(run.id, ())),
-            samples=sum(count for (run_id, _), count in counts.items() if run_id == run.id),
-            errors=counts.get((run.id, "error"), 0),
+            arms=tuple(arm.name for arm in arms.get(run.id, ())),
+            samples=sum(arm.stored for arm in arms.get(run.id, ())),
+            errors=sum(arm.errors for arm in arms.get(run.id, ())),
         )
         for run in rows
     ]
@@ -111,11 +110,9 @@ def resolve_arm(store: Store, address: str) -> ArmRecord:
 
 
 def baselines(store: Store) -> list[BaselineRecord]:
-    """All promotions, oldest first; none in a database that was written before there were any."""
+    """All promotions, oldest first."""
     query = select(BaselineRow, Arm.run_id, Arm.name).join(Arm, BaselineRow.arm_id == Arm.id).order_by(BaselineRow.id)
     with store.session() as session:
-        if not inspect(session.connection()).has_table(BaselineRow.__tablename__):
-            return []
         rows = [(row, f"{run_id}:{arm}") for row, run_id, arm in session.execute(query)]
     newest = {row.name: row.id for row, _ in rows}
     return [

@@ -6,11 +6,13 @@ Points are never stored: proportions are.
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Double, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy import JSON, Double, ForeignKey, Index, Text, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REVISION = "0002"  # the newest of store/migrations, which say how to add one
-READABLE_FROM = "0000"  # files from this revision on are read as they are; "0000" is before there were revisions
+from evalsvc.store.texts import PackedJSON, PackedText
+
+REVISION = "0003"  # the newest of store/migrations, which say how to add one
+READABLE_FROM = "0003"  # files from this revision on are read as they are; "0000" is before there were revisions
 
 
 def utc_now() -> str:
@@ -56,7 +58,7 @@ class Arm(Base):
     `stages` is per stage {weights, kv, checkpoint, fault}; `injected` names planted faults (empty when honest);
     `proof` is what was measured, `proof_status` matched | mismatched | declared once the arm is finished; `probe` is
     per stage {kl_mean, kl_max, tokens} against the baseline over a fixed text, and per `answers_STAGE` the same along
-    the baseline's answers to own prompts.
+    the baseline's answers to own prompts. `stored` and `errors` count its samples, so that a list of runs reads none.
     """
 
     __tablename__ = "arms"
@@ -74,6 +76,8 @@ class Arm(Base):
     proof_status: Mapped[str | None]
     probe: Mapped[dict[str, Any] | None]
     expected: Mapped[int]  # samples of a complete arm
+    stored: Mapped[int] = mapped_column(default=0, server_default="0")
+    errors: Mapped[int] = mapped_column(default=0, server_default="0")
     run: Mapped[Run] = relationship(back_populates="arms")
 
 
@@ -99,13 +103,14 @@ class Sample(Base):
 
     `status` is scored | error | skipped. `through` is the stage asked to produce the scored logits of a
     log-likelihood item, empty for a generation. `stage_tokens` counts scored tokens per stage, `handed_over` says
-    whether decode read a context that prefill computed. `answer` is text, or JSON text for log-likelihoods.
+    whether decode read a context that prefill computed. `answer` is text, or JSON text for log-likelihoods; `escaped`
+    says that it or the prompt holds `\\udc80`-like escapes for what no database text can hold.
     """
 
     __tablename__ = "samples"
     __table_args__ = (
         UniqueConstraint("run_id", "arm_fingerprint", "item_pk", "request_hash", "settings_hash", "repeat"),
-        Index("ix_samples_arm", "arm_id", "status"),
+        Index("ix_samples_of_arm", "arm_id", "item_pk", "through", "repeat", "status"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
@@ -120,8 +125,9 @@ class Sample(Base):
     status: Mapped[str]
     error_class: Mapped[str | None]
     error_message: Mapped[str | None] = mapped_column(Text)
-    prompt: Mapped[str] = mapped_column(Text)
-    answer: Mapped[str] = mapped_column(Text)
+    prompt: Mapped[str] = mapped_column(PackedText)
+    answer: Mapped[str] = mapped_column(PackedText)
+    escaped: Mapped[bool] = mapped_column(default=False, server_default=false())
     finish_reason: Mapped[str | None]
     prompt_tokens: Mapped[int | None]
     answer_tokens: Mapped[int | None]
@@ -139,7 +145,7 @@ class ScoreRow(Base):
     __tablename__ = "scores"
     __table_args__ = (UniqueConstraint("sample_id", "scoring_version", "metric", "filter"),)
     id: Mapped[int] = mapped_column(primary_key=True)
-    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"), index=True)
+    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"))
     scoring_version: Mapped[str]
     metric: Mapped[str]
     filter: Mapped[str]
@@ -150,18 +156,33 @@ class ScoreRow(Base):
 class TurnRow(Base):
     """One answer of a generated sample, from turn 0 on, with the tokens that were written.
 
-    `answer` and `finish_reason` are those of the turn; null for the last one, whose are the sample's. A database of
-    revision 0000 may lack the table.
+    `answer` and `finish_reason` are those of the turn; null for the last one, whose are the sample's.
     """
 
     __tablename__ = "turns"
     __table_args__ = (UniqueConstraint("sample_id", "turn"),)
     id: Mapped[int] = mapped_column(primary_key=True)
-    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"), index=True)
+    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"))
     turn: Mapped[int]
-    answer: Mapped[str | None] = mapped_column(Text)
+    answer: Mapped[str | None] = mapped_column(PackedText)
     finish_reason: Mapped[str | None]
-    token_ids: Mapped[list[Any]]
+    token_ids: Mapped[list[Any]] = mapped_column(PackedJSON)
+
+
+class ComparisonRow(Base):
+    """What was once computed of two arms' samples, to be read again while both stand as `state` says.
+
+    `what` names the figures, `state` is a hash of everything that they depend on.
+    """
+
+    __tablename__ = "comparisons"
+    __table_args__ = (UniqueConstraint("baseline_arm_id", "candidate_arm_id", "what"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    baseline_arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
+    candidate_arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
+    what: Mapped[str]
+    state: Mapped[str]
+    figures: Mapped[dict[str, Any]]
 
 
 class DecisionRow(Base):
@@ -179,10 +200,7 @@ class DecisionRow(Base):
 
 
 class BaselineRow(Base):
-    """One promotion of an arm to a name. Rows stay; the newest of a name counts.
-
-    A database of revision 0000 may lack the table.
-    """
+    """One promotion of an arm to a name. Rows stay; the newest of a name counts."""
 
     __tablename__ = "baselines"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -198,7 +216,7 @@ class MeasurementRow(Base):
     `kind` is `serving` (one repeat of one cell of a grid: prompt tokens x concurrency), `capacity` (what the arm's
     formats take, one row) or `price` (per hour, as it was given; no measurement, and so a row of its own). `status` is
     `measured`, `no_room` (it does not fit: a result) or `failed`. `device` is the class of device that the figures are
-    of. Came after the first databases were written, as `BaselineRow`.
+    of.
     """
 
     __tablename__ = "measurements"

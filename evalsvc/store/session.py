@@ -4,14 +4,12 @@ Every commit is on the disk before it returns (WAL with synchronous FULL), so a 
 only the transaction that was under way.
 """
 
-import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -23,13 +21,13 @@ from sqlalchemy.pool import NullPool
 
 from evalsvc.errors import ConfigError, StoreError
 from evalsvc.store import job_tables as _job_tables  # noqa: F401, its tables belong to the schema
+from evalsvc.store.bulk import dumps
 from evalsvc.store.failures import store_errors
 from evalsvc.store.revisions import BEFORE_REVISIONS, check_revision, create_tables, held_revision, upgrade
 from evalsvc.store.schema import READABLE_FROM, REVISION
 
 BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10
-_dumps = partial(json.dumps, allow_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +233,7 @@ def _file_engine(
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, json_serializer=_dumps)
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, json_serializer=dumps)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -246,7 +244,7 @@ def _server_engine(location: Location, *, read_only: bool, timeout_s: float) -> 
     try:
         engine = create_engine(
             location.url,
-            json_serializer=_dumps,
+            json_serializer=dumps,
             pool_pre_ping=True,
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "options": waits},
         )

@@ -1,21 +1,11 @@
 """Promotions: the newest of a name counts, all stay, and what can be no baseline is refused."""
 
-import contextlib
-import sqlite3
-import threading
-from pathlib import Path
-
 import pytest
 
 from evalsvc.errors import ConfigError
 from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
 from evalsvc.store.session import open_store
-
-
-def tables(path: Path) -> set[str]:
-    with contextlib.closing(sqlite3.connect(path)) as raw:
-        return {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def test_the_newest_promotion_of_a_name_counts_and_the_earlier_ones_stay(store, build):
@@ -77,40 +67,6 @@ def test_a_promotion_needs_a_reason(store, build):
     build.finished("base")
     with pytest.raises(ConfigError, match="--why is empty"):
         promote(store, queries.resolve_arm(store, "base"), "prod", " \n")
-
-
-def test_an_early_database_is_read_as_it_is_and_gets_the_table_when_it_is_written_to(path, store, build, make_early):
-    build.finished("base")
-    store.close()
-    make_early(path)
-    with open_store(path, read_only=True) as reader:
-        assert queries.baselines(reader) == [] and len(queries.runs(reader)) == 1
-        with pytest.raises(ConfigError, match="no arm was promoted yet"):
-            queries.resolve_arm(reader, "@prod")
-    assert "baselines" not in tables(path)
-    with open_store(path) as opened:
-        promote(opened, queries.resolve_arm(opened, "base"), "prod", "because")
-        assert queries.resolve_arm(opened, "@prod").name == "base"
-
-
-def test_two_that_open_an_early_database_at_once_both_find_the_table(path, store, build, make_early):
-    build.finished("base")
-    store.close()
-    make_early(path)
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            open_store(path, timeout_s=5).close()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed and "baselines" in tables(path)
 
 
 def test_a_database_that_has_every_table_is_not_written_to_when_it_is_opened(path, store, build):

@@ -58,16 +58,6 @@ def test_what_is_no_number_is_not_stored(tmp_path):
         assert measurements(store) == []
 
 
-def test_a_database_from_before_holds_none_and_gets_the_table_when_written(tmp_path, make_early):
-    path = tmp_path / "runs.sqlite"
-    open_store(path, create=True).close()
-    make_early(path)
-    assert stored(path) == []
-    with open_store(path) as store:
-        save(store, ONE)
-    assert len(stored(path)) == 1
-
-
 def test_the_newest_settings_of_an_arm_count():
     old, new = replace(ONE, settings_hash="old"), replace(ONE, settings_hash="new")
     price = replace(ONE, settings_hash="", kind="price", figures={"per_hour": 2.0})

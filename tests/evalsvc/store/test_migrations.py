@@ -259,12 +259,14 @@ def test_a_database_of_a_newer_evalsvc_is_refused_and_left_alone(new_url, kind, 
             call()
 
 
-def test_a_file_too_early_to_be_read_says_how_it_is_upgraded(tmp_path, monkeypatch):
+def test_a_file_that_is_read_says_how_it_is_upgraded_where_it_must_be(tmp_path, monkeypatch):
     path = tmp_path / "runs.sqlite"
-    make_at(f"sqlite:///{path}", "0000", set())
-    monkeypatch.setattr(opening, "READABLE_FROM", "0001")
-    with pytest.raises(StoreError, match=rf"read from schema 0001 on; `evalsvc db upgrade --db {path}` brings it"):
+    make_at(f"sqlite:///{path}", "0001", set())
+    with pytest.raises(StoreError, match=rf"read from schema 0002 on; `evalsvc db upgrade --db {path}` brings it"):
         open_store(path, read_only=True)
+    monkeypatch.setattr(opening, "READABLE_FROM", "0001")
+    with open_store(path, read_only=True) as store:
+        assert store_revision(store) == "0001"
     assert not list(tmp_path.glob("*.backup*"))
 
 
@@ -273,10 +275,9 @@ def test_a_server_is_upgraded_only_when_asked(new_url):
     make_at(url, "0000", LATE_TABLES)
     with pytest.raises(StoreError, match=r"has schema 0000 .* make a backup \(pg_dump\), then `evalsvc db upgrade"):
         open_store(url)
+    upgrade_store(url)
     with open_store(url, read_only=True) as store:
         assert len(queries.runs(store)) == 1
-    upgrade_store(url)
-    open_store(url).close()
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -1,6 +1,7 @@
 """What a person sees when the database is not what they think."""
 
 import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -149,7 +150,9 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing_stored(store, build):
 
     event.listen(store.engine, "connect", limit)
     with pytest.raises(StoreError, match="no space is left; free space and run the same command again"):
-        writer.add_samples(store, run_id, arm_id, [build.sample(i, answer="x" * 10_000) for i in range(1, 50)])
+        writer.add_samples(
+            store, run_id, arm_id, [build.sample(i, answer=os.urandom(5000).hex()) for i in range(1, 50)]
+        )
     assert writer.done_keys(store, arm_id) == {build.sample(0).key}
 
 

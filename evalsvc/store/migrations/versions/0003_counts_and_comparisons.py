@@ -1,0 +1,30 @@
+"""Samples counted by arm, figures of comparisons, texts that may be packed, and indexes that carry their weight."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "comparisons",
+        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("baseline_arm_id", sa.Integer(), sa.ForeignKey("arms.id"), nullable=False),
+        sa.Column("candidate_arm_id", sa.Integer(), sa.ForeignKey("arms.id"), nullable=False),
+        sa.Column("what", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("figures", sa.JSON(), nullable=False),
+        sa.UniqueConstraint("baseline_arm_id", "candidate_arm_id", "what"),
+    )
+    for name in ("stored", "errors"):
+        op.add_column("arms", sa.Column(name, sa.Integer(), server_default="0", nullable=False))
+    op.add_column("samples", sa.Column("escaped", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.drop_index("ix_samples_arm", table_name="samples")
+    op.create_index("ix_samples_of_arm", "samples", ["arm_id", "item_pk", "through", "repeat", "status"])
+    op.drop_index("ix_scores_sample_id", table_name="scores")  # the unique constraints begin with the same column
+    op.drop_index("ix_turns_sample_id", table_name="turns")
+    for name, which in (("stored", ""), ("errors", " AND samples.status = 'error'")):
+        counted = f"SELECT count(*) FROM samples WHERE samples.arm_id = arms.id{which}"
+        op.execute(f"UPDATE arms SET {name} = ({counted})")
