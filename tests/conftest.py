@@ -93,7 +93,7 @@ def server() -> Iterator[str]:
 
 
 class Databases:
-    """Makes fresh databases on one server."""
+    """Hands out the empty databases of one server, two in turn: a test may hold two at a time."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -104,9 +104,17 @@ class Databases:
         import psycopg
 
         self._count += 1
-        name = f"evalsvc_{self._count}"
-        with psycopg.connect(self.url.format("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        name = f"evalsvc_{self._count % 2}"
+        if self._count <= 2:
+            with psycopg.connect(self.url.format("postgres"), autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        with psycopg.connect(self.url.format(name), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
         return self.url.format(name)
 
 

@@ -8,18 +8,25 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, func, insert, literal, select
 from sqlalchemy.exc import StatementError
 
-
-def _make_dumps() -> Callable[[Any], str]:
-    make = getattr(encoder, "c_make_encoder", None)
-    if make is None:
-        return json.JSONEncoder(allow_nan=False).encode
-    plain = json.JSONEncoder(allow_nan=False)
-    escape = encoder.encode_basestring_ascii
-    encode = make(None, plain.default, escape, None, plain.key_separator, plain.item_separator, False, False, False)
-    return lambda value: "".join(encode(value, 0))
+_PLAIN = json.JSONEncoder(allow_nan=False)
+_make = getattr(encoder, "c_make_encoder", None)
+# `json.dumps` sets its encoder up for every value; this one is set up once
+_parts: Callable[[Any, int], Iterable[str]] | None = _make and _make(
+    *(None, _PLAIN.default, encoder.encode_basestring_ascii, None),
+    *(_PLAIN.key_separator, _PLAIN.item_separator, False, False, False),
+)
 
 
-dumps = _make_dumps()  # JSON as `json.dumps(allow_nan=False)` writes it; that one sets its encoder up for every value
+def dumps(value: Any) -> str:
+    """JSON as `json.dumps(value, allow_nan=False)` writes it.
+
+    Raises:
+        StatementError: A value that is no JSON; a driver would let it through as it is.
+    """
+    try:
+        return _PLAIN.encode(value) if _parts is None else "".join(_parts(value, 0))
+    except (TypeError, ValueError) as error:
+        raise StatementError(str(error), "", None, error) from error
 
 
 def insert_columns(connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -38,11 +45,7 @@ def insert_columns(connection: Connection, table: Table, columns: Mapping[str, S
         processed.append(values if process is None else map(process, values))
     quoted, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
     sql = f'INSERT INTO "{table.name}" ({quoted}) VALUES ({marks})'
-    try:
-        rows = list(zip(*processed, strict=True))
-    except (TypeError, ValueError) as error:  # a value that is no JSON
-        raise StatementError(str(error), sql, None, error) from error
-    connection.exec_driver_sql(sql, rows)
+    connection.exec_driver_sql(sql, list(zip(*processed, strict=True)))
 
 
 def insert_with_ids(connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]) -> Sequence[int]:

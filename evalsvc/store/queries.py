@@ -27,7 +27,7 @@ def runs(store: Store) -> list[RunRecord]:
     """All runs, oldest first."""
     with store.session() as session:
         rows = session.execute(select(*(getattr(Run, name) for name in _RUN_FIELDS)).order_by(Run.id)).all()
-        arms: dict[int, list[Row[Any]]] = {}
+        arms: dict[int, list[Any]] = {}
         for arm in session.execute(select(Arm.run_id, Arm.name, Arm.stored, Arm.errors).order_by(Arm.id)):
             arms.setdefault(arm.run_id, []).append(arm)
     return [

@@ -129,7 +129,7 @@ def _upsert_items(store: Store, session: Session, samples: Sequence[NewSample]) 
     found = _items(store, session, described)
     new = {key: sample for key, sample in described.items() if key not in found}
     rows = [(*key, *_described(sample)) for key, sample in new.items()]
-    columns = dict(zip((*_ITEM_KEY, *_ITEM_FIELDS), zip(*rows, strict=True), strict=False))
+    columns: dict[str, Sequence[Any]] = dict(zip((*_ITEM_KEY, *_ITEM_FIELDS), zip(*rows, strict=True), strict=False))
     connection = session.connection()
     if not new:
         return found
@@ -148,7 +148,8 @@ def _items(store: Store, session: Session, described: dict[_ItemKey, NewSample])
     connection, columns = session.connection(), ItemRow.__table__.c
     for suite, ids in by_suite.items():
         wanted = columns.suite == suite, among(connection, columns.item_id, sorted(ids))
-        for number, item_id, item_hash, *fields in connection.execute(_DESCRIBED.where(*wanted)):
+        for row in connection.execute(_DESCRIBED.where(*wanted)):
+            number, item_id, item_hash, *fields = tuple(row)
             sample = described.get((suite, item_id, item_hash))
             if sample is not None:
                 if tuple(fields) != _described(sample):
@@ -179,9 +180,9 @@ def _held(session: Session, arm: Arm, wanted: dict[_Key, NewSample]) -> dict[_Ke
     items = among(session.connection(), Sample.item_pk, sorted({key[0] for key in wanted}))
     columns = (Sample.item_pk, Sample.request_hash, Sample.settings_hash, Sample.repeat, Sample.id, Sample.status)
     found: dict[_Key, tuple[int, str]] = {}
-    for *parts, number, status in session.execute(select(*columns).where(Sample.arm_id == arm.id, items)):
-        key = tuple(parts)
-        if key in wanted:
+    for row in session.execute(select(*columns).where(Sample.arm_id == arm.id, items)):
+        item_pk, request, settings, repeat, number, status = row
+        if (key := (item_pk, request, settings, repeat)) in wanted:
             found[key] = number, status
     return found
 

@@ -83,9 +83,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What needs a store runs on both databases, unless it looks into the file."""
+    if "store" in metafunc.fixturenames:
+        both = ["sqlite", "postgresql"]
+        metafunc.parametrize("kind", both[:1] if "path" in metafunc.definition._fixtureinfo.argnames else both)
+
+
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with open_store(path, create=True, timeout_s=0.2) as opened:
+def store(path: Path, kind: str, request: pytest.FixtureRequest) -> Iterator[Store]:
+    where = path if kind == "sqlite" else request.getfixturevalue("postgres").new()
+    with open_store(where, create=True, timeout_s=0.2) as opened:
         yield opened
 
 

@@ -173,7 +173,7 @@ def test_totals_leave_the_queue_out_and_know_what_is_unknown(store, build):
 
 
 @pytest.mark.slow
-def test_twelve_thousand_pairs_load_without_a_query_each(store, build):
+def test_twelve_thousand_pairs_load_without_a_query_each(path, store, build):
     run_id, base_id, cand_id, base, cand = two_arms(store, build)
     for arm_id, wrong in ((base_id, 7), (cand_id, 5)):
         writer.add_samples(store, run_id, arm_id, [build.sample(i, float(i % wrong > 0)) for i in range(12_000)])

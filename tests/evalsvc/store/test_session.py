@@ -138,7 +138,7 @@ def test_a_locked_database_is_said_to_be_locked(path, store, build):
     assert build.arm(run_id) == 1
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing_stored(store, build):
+def test_a_full_disk_is_one_sentence_and_loses_nothing_stored(path, store, build):
     run_id = build.run()
     arm_id = build.arm(run_id)
     writer.add_samples(store, run_id, arm_id, [build.sample(0)])

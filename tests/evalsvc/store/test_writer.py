@@ -93,13 +93,15 @@ def test_an_item_described_in_two_ways_is_refused(store, build):
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "a\u2028b", "<script>", "x" * 200_000, "\U0001f600", "\r\n"])
-def test_hostile_text_comes_back_as_it_was(store, build, text):
+def test_hostile_text_comes_back_as_it_was(store, build, kind, text):
     run_id = build.run()
     arm_id = build.arm(run_id)
     writer.add_samples(store, run_id, arm_id, [build.sample(0, answer=text, prompt=text)])
     with store.session() as session:
         row = session.scalars(select(Sample)).one()
-        assert (row.answer, row.prompt) == (text, text)
+        # PostgreSQL has no null byte in a text
+        kept = text.replace("\x00", "\\x00") if kind == "postgresql" else text
+        assert (row.answer, row.prompt, row.escaped) == (kept, kept, kept != text)
 
 
 def test_a_lone_surrogate_is_stored_as_its_escape(store, build):
