@@ -1,9 +1,5 @@
 """`baseline`, and `@NAME` wherever an arm is named."""
 
-import contextlib
-import json
-import sqlite3
-
 import pytest
 
 WHY = "release 4.2, measured on the big machine"
@@ -72,11 +68,3 @@ def test_a_hostile_reason_is_shown_as_text(evalsvc, db):
     evalsvc("baseline", "promote", "base", "--name", "prod", "--why", "[red]x\x1b[31m\u202e", "--db", db)
     _, out, _ = evalsvc("baseline", "ls", "--db", db)
     assert "[red]x\\x1b[31m\\u202e" in out.replace("\n", "")
-
-
-def test_a_database_of_before_there_were_baselines_says_so(evalsvc, db):
-    with contextlib.closing(sqlite3.connect(db, isolation_level=None)) as raw:
-        raw.execute("DROP TABLE baselines")
-    assert json.loads(evalsvc("baseline", "ls", "--db", db, "--json")[1])["baselines"] == []
-    code, _, err = evalsvc("compare", "@prod", "good", "--db", db)
-    assert code == 2 and "no arm was promoted yet" in err

@@ -1,20 +1,19 @@
 """`evalsvc db`: what is done to a database is said, and what cannot be done is one sentence."""
 
-import contextlib
 import json
-import sqlite3
 
+from sqlalchemy import create_engine, text
+
+from evalsvc.store.migrations import migrate
 from evalsvc.store.schema import REVISION
-from evalsvc.store.session import open_store
 
 
 def test_upgrade_says_what_the_database_is_now_and_where_the_backup_is(evalsvc, tmp_path):
     path = tmp_path / "runs.sqlite"
-    open_store(path, create=True).close()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.execute("DROP TABLE alembic_version")
-        raw.execute("UPDATE meta SET value = '1'")
-        raw.execute("DROP TABLE turns")
+    with create_engine(f"sqlite:///{path}").begin() as connection:
+        migrate(connection, "0001")
+        connection.execute(text("DROP TABLE alembic_version"))
+        connection.execute(text("INSERT INTO meta VALUES ('schema_version', '1')"))
     code, out, _ = evalsvc("db", "upgrade", "--db", path, "--json")
     assert code == 0 and json.loads(out) == {
         "schema": "evalsvc.db-upgrade/1",

@@ -1,8 +1,6 @@
 """A store in a temporary folder and samples to put in it."""
 
-import contextlib
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,20 +98,3 @@ def store(path: Path, kind: str, request: pytest.FixtureRequest) -> Iterator[Sto
 @pytest.fixture
 def build(store: Store) -> Build:
     return Build(store)
-
-
-FIRST_TABLES = {"meta", "runs", "arms", "items", "samples", "scores", "decisions"}
-
-
-@pytest.fixture
-def make_early() -> Callable[[Path], None]:
-    """`make_early(path)`: takes from a database all that came after the first ones were written."""
-
-    def call(path: Path) -> None:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
-            names = [name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            for name in sorted(set(names) - FIRST_TABLES):
-                raw.execute(f"DROP TABLE {name}")
-            raw.execute("UPDATE meta SET value = '1'")
-
-    return call

@@ -67,7 +67,8 @@ def fill(connection: Connection) -> None:
 
 def value_for(column: Any) -> Any:
     if column.foreign_keys:
-        return 1
+        (key,) = column.foreign_keys
+        return 1 if isinstance(column.type, Integer) else value_for(key.column)
     if isinstance(column.type, Boolean):
         return True
     if isinstance(column.type, Integer | Float):
@@ -262,7 +263,9 @@ def test_a_database_of_a_newer_evalsvc_is_refused_and_left_alone(new_url, kind, 
 def test_a_file_that_is_read_says_how_it_is_upgraded_where_it_must_be(tmp_path, monkeypatch):
     path = tmp_path / "runs.sqlite"
     make_at(f"sqlite:///{path}", "0001", set())
-    with pytest.raises(StoreError, match=rf"read from schema 0002 on; `evalsvc db upgrade --db {path}` brings it"):
+    with pytest.raises(
+        StoreError, match=rf"read from schema {READABLE_FROM} on; `evalsvc db upgrade --db {path}` brings it"
+    ):
         open_store(path, read_only=True)
     monkeypatch.setattr(opening, "READABLE_FROM", "0001")
     with open_store(path, read_only=True) as store:
