@@ -19,6 +19,10 @@ def agree(
     For prompts of your own, which no gold answer judges, and for every other generated answer. Two runs of one arm
     that only batch otherwise may differ too: where the baseline has an A/A, its figures stand beside. Another text is
     no worse text: this is a look, exits 0, and 4 when no prompt was answered by both.
+
+    \b
+    Example:
+      evalsvc agree bf16 int4 --examples 3
     """
     from evalsvc.agreement import compare
     from evalsvc.cli.common import print_json, stdout_console

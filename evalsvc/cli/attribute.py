@@ -17,6 +17,10 @@ def attribute(
 
     What the arms cannot separate is said to be unknown, with the arm that would tell. A look: exits 0, 2 for mistakes,
     4 without arms to compare.
+
+    \b
+    Example:
+      evalsvc attribute demo
     """
     from evalsvc.attributing import attribute_run, run_of
     from evalsvc.cli.common import print_json, stdout_console

@@ -18,6 +18,10 @@ def audit(
     """Say what two published scores prove, at each share of items that may have flipped.
 
     Nobody publishes how many items flipped both ways, and the verdict hangs on it. A look: exits 0, 2 for mistakes.
+
+    \b
+    Example:
+      evalsvc audit --items 12032 --baseline 80.29 --candidate 79.29
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.errors import ConfigError

@@ -47,7 +47,8 @@ def ls(db: Db = DEFAULT_DB, json: Json = False) -> None:
     """List every promotion, newest first; the newest of a name counts.
 
     \b
-    Example of its use:
+    Examples:
+      evalsvc baseline ls
       evalsvc gate --policy P --baseline @prod --candidate fp8
     """
     from dataclasses import asdict

@@ -44,6 +44,10 @@ def bench_serve(
     """Measure the four numbers of each plan: speed of a request, throughput, capacity, cost. Closed loop.
 
     Each repeat of each cell is stored; the same command goes on from there. What does not fit is a result. Exits 0.
+
+    \b
+    Example:
+      evalsvc bench-serve experiment.yaml
     """
     from evalsvc.cli.bench_report import bench_document, render_bench
     from evalsvc.cli.common import note, print_json, stdout_console

@@ -46,6 +46,10 @@ def capacity(
     """Work out weights a device, KV bytes a token, tokens and requests that fit, stage by stage.
 
     From a configuration alone: no weights, no torch.
+
+    \b
+    Example:
+      evalsvc capacity --config kimi-k2 --gpus 8 --gpu-memory 141
     """
     from evalsvc.capacity.answer import answer
     from evalsvc.capacity.published import held_against

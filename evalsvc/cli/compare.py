@@ -18,6 +18,10 @@ def compare(
 
     A look, not a gate: exits 0 whatever the verdict, 4 when no item was answered by both, 2 for mistakes; stores
     nothing.
+
+    \b
+    Example:
+      evalsvc compare bf16 int4
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.deciding import decide_stored

@@ -13,7 +13,12 @@ def dashboard(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = False,
     json: Json = False,
 ) -> None:
-    """Serve the dashboard on this machine until interrupted."""
+    """Serve the dashboard on this machine until interrupted.
+
+    \b
+    Example:
+      evalsvc dashboard --db results/evalsvc.sqlite
+    """
     import signal
     import subprocess
     import sys

@@ -25,6 +25,10 @@ def gate(
 
     Exits 0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 INVALID, 2 for mistakes and errors; with several candidates the first
     of 2, 4, 1, 3, 0 that occurs. Decisions are stored, and shown by the dashboard.
+
+    \b
+    Example:
+      evalsvc gate --policy policy.yaml --baseline @prod --candidate int4 --junit gate.xml
     """
     from json import dumps
 

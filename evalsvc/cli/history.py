@@ -18,6 +18,10 @@ def history(
 
     A change point is an alert and no verdict: its p says how often the same runs in random order split as well. A look:
     exits 0, 4 when no run has the arm, 2 for mistakes.
+
+    \b
+    Example:
+      evalsvc history mixed --baseline @prod
     """
     from dataclasses import asdict
 

@@ -19,7 +19,9 @@ def ls(
 ) -> None:
     """List jobs with their time zones and next planned times, and the latest executions.
 
-    Example: evalsvc jobs ls --jobs jobs.yaml
+    \b
+    Example:
+      evalsvc jobs ls --jobs jobs.yaml
     """
     from datetime import UTC, datetime
     from pathlib import Path
@@ -53,7 +55,9 @@ def show(
 ) -> None:
     """Show a job's executions with their exit codes and messages, and its notices with what became of each.
 
-    Example: evalsvc jobs show nightly
+    \b
+    Example:
+      evalsvc jobs show nightly
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.jobs_report import (
@@ -86,7 +90,9 @@ def show(
 def cancel(execution: Number, db: Db = DEFAULT_DB, json: Json = False) -> None:
     """Cancel an execution that waits, or stop one that runs.
 
-    Example: evalsvc jobs cancel 12
+    \b
+    Example:
+      evalsvc jobs cancel 12
     """
     from evalsvc.store import executions
 
@@ -97,7 +103,9 @@ def cancel(execution: Number, db: Db = DEFAULT_DB, json: Json = False) -> None:
 def retry(execution: Number, db: Db = DEFAULT_DB, json: Json = False) -> None:
     """Queue an execution again that failed, was cancelled or missed; a run that it began is gone on with.
 
-    Example: evalsvc jobs retry 12
+    \b
+    Example:
+      evalsvc jobs retry 12
     """
     from evalsvc.store import executions
 

@@ -19,6 +19,10 @@ def joint(
     The max-drop permutation: under "no drop" the largest of all drops is as large as that of signs drawn at random, one
     sign for an item in every candidate, since they share its baseline. Sharper than Holm where candidates are many and
     alike. A look: exits 0, 4 without samples, 2 for mistakes.
+
+    \b
+    Example:
+      evalsvc joint bf16 fp8-weights mixed
     """
     from dataclasses import asdict
 

@@ -4,7 +4,12 @@ from evalsvc.cli.common import DEFAULT_DB, Db, Json
 
 
 def ls(db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """List runs and their arms."""
+    """List runs and their arms.
+
+    \b
+    Example:
+      evalsvc ls --json
+    """
     from dataclasses import asdict
 
     from evalsvc.cli.common import print_json, stdout_console

@@ -15,6 +15,10 @@ def noise(
     """Show an arm's A/A check: the same arm under another order and other batches.
 
     Exits 0 when it is quiet, 4 when it drifts in one direction (p < .01) or none was run, 2 for mistakes.
+
+    \b
+    Example:
+      evalsvc noise bf16
     """
     from dataclasses import asdict
 

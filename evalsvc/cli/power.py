@@ -23,6 +23,10 @@ def power(
     """Say which drop so many items find, which margin they can prove, and how many the margin needs.
 
     For items that flip independently of each other; 80 % power. A look: exits 0, 2 for mistakes.
+
+    \b
+    Example:
+      evalsvc power --items 1319 --discordance 5
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.errors import ConfigError

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from evalsvc.cli.common import one_line
 
@@ -26,6 +26,8 @@ class TerminalReporter:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
             transient=True,

@@ -20,6 +20,10 @@ def rescore(
     are what is read from then on; earlier ones stay. Items that changed since they were answered are named and left.
     Arms that are read under unequal versions cannot be compared: the verdict is INVALID. The file is needed because a
     database holds answers, not the cases and the code that score them.
+
+    \b
+    Example:
+      evalsvc rescore experiment.yaml
     """
     from dataclasses import asdict
     from pathlib import Path

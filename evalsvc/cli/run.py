@@ -27,6 +27,10 @@ def run(
 
     Continues the latest unfinished run of the same experiment; a finished one is printed again and computes nothing.
     Exits 0 once all arms ran; with --gate, as `evalsvc gate` over all candidates.
+
+    \b
+    Example:
+      evalsvc run experiment.yaml --gate policy.yaml
     """
     from pathlib import Path
 

@@ -11,7 +11,9 @@ def run_due(jobs: Jobs = DEFAULT_JOBS, db: Db = DEFAULT_DB, json: Json = False) 
     For cron, systemd timers and Kubernetes CronJobs: started every few minutes it is all that a schedule needs. Two at
     once share the work. Exits as `evalsvc gate` over all runs that ended here: the first of 2, 4, 1, 3, 0 that occurs.
 
-    Example: evalsvc run-due --jobs jobs.yaml
+    \b
+    Example:
+      evalsvc run-due --jobs jobs.yaml
     """
     from pathlib import Path
 

@@ -17,7 +17,9 @@ def scheduler(
 
     Any number of schedulers may share a database: each planned time is queued once. Workers execute what is queued.
 
-    Example: evalsvc scheduler --jobs jobs.yaml
+    \b
+    Example:
+      evalsvc scheduler --jobs jobs.yaml
     """
     from datetime import UTC, datetime
     from pathlib import Path

@@ -12,7 +12,12 @@ def show(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Show a run, or what an arm is and what was measured of it."""
+    """Show a run, or what an arm is and what was measured of it.
+
+    \b
+    Example:
+      evalsvc show 3:bf16
+    """
     from dataclasses import asdict
 
     from evalsvc.calling import call_figures

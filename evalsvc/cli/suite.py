@@ -16,7 +16,12 @@ def import_(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A file of the set; for bfcl a folder of them, too.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Case file to write (JSONL).")],
 ) -> None:
-    """Write a public set as a case file: bfcl for a suite of kind `toolcall`, ifeval for one of kind `formats`."""
+    """Write a public set as a case file: bfcl for a suite of kind `toolcall`, ifeval for one of kind `formats`.
+
+    \b
+    Example:
+      evalsvc suite import bfcl data/bfcl --out bfcl.jsonl
+    """
     import json
 
     from evalsvc.cli.common import note, refuse_unwritable, write_file
@@ -49,7 +54,12 @@ def validate(
     ),
     json: Json = False,
 ) -> None:
-    """Score every case's right answer, an empty and a wrong one, and name duplicates, doubts and misfits. No model."""
+    """Score every case's right answer, an empty and a wrong one, and name duplicates, doubts and misfits. No model.
+
+    \b
+    Example:
+      evalsvc suite validate bfcl.jsonl --format all
+    """
     from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.errors import ConfigError
     from evalsvc.suites.formats import validate as formats

@@ -18,6 +18,10 @@ def verdict(
     """Decide from counts alone, for items that flip independently of each other.
 
     Exits 0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 for no items, 2 for counts or margins that cannot be.
+
+    \b
+    Example:
+      evalsvc verdict --lost 41 --gained 17 --items 1319 --margin 1
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.decision import EXIT_CODES

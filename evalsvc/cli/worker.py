@@ -26,7 +26,9 @@ def worker(
     A run under way then gets --finish seconds; what is not done by then is returned, and whoever takes it goes on with
     it. Start as many workers as runs are to be side by side.
 
-    Example: evalsvc worker --jobs jobs.yaml --drain
+    \b
+    Example:
+      evalsvc worker --jobs jobs.yaml --drain
     """
     from pathlib import Path
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from evalsvc.cli import ls
+from evalsvc.cli.main import build_app
 from evalsvc.errors import CapabilityError, EvidenceError
 
 HEAVY = ("torch", "lm_eval", "transformers", "pandas", "scipy", "sqlalchemy", "streamlit", "pydantic", "numpy")
@@ -127,3 +129,27 @@ def test_shell_completion_knows_the_commands():
     code = "import evalsvc.cli.main as m; m.main([])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert (found.returncode, found.stdout.split()) == (0, ["run-due"])
+
+
+def leaves(command, path=()):
+    """Every command that does something, with the words that call it."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+    else:
+        for name, one in inner.items():
+            yield from leaves(one, (*path, name))
+
+
+def test_the_help_of_every_command_has_an_example_that_its_own_parser_takes():
+    from typer.main import get_command
+
+    for path, command in leaves(get_command(build_app())):
+        said = (command.help or "").replace("\\\n", " ")  # a line may go on in the next
+        assert "Example" in said, path
+        lines = [line.strip() for line in said.splitlines() if line.strip().startswith("evalsvc ")]
+        own = [line for line in lines if line.split()[1 : 1 + len(path)] == list(path)]
+        assert own, path
+        for line in own:
+            words = shlex.split(line.partition(" && ")[0], comments=True)[1 + len(path) :]
+            command.make_context("evalsvc", words, resilient_parsing=False)
