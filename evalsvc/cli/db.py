@@ -34,3 +34,53 @@ def upgrade(db: Db = DEFAULT_DB, json: Json = False) -> None:
         print_json({"schema": "evalsvc.db-upgrade/1", "database": name, "revision": revision, "backup": kept})
     else:
         stdout_console().print(f"{name} has schema {revision}", soft_wrap=True)
+
+
+@app.command()
+def check(db: Db = DEFAULT_DB, json: Json = False) -> None:
+    """Look for damage: pages and indexes, references, counts that samples contradict. Exits 2 where there is any."""
+    from evalsvc.cli.common import one_line, print_json, stdout_console
+    from evalsvc.errors import EXIT_ERROR
+    from evalsvc.store.care import problems
+    from evalsvc.store.session import open_store
+
+    with open_store(db, read_only=True) as store:
+        found = problems(store)
+    if json:
+        print_json({"schema": "evalsvc.db-check/1", "database": store.name, "problems": found})
+    else:
+        stdout_console().print("\n".join(map(one_line, found)) or f"{store.name} is whole", soft_wrap=True)
+    if found:
+        raise typer.Exit(EXIT_ERROR)
+
+
+@app.command()
+def stats(db: Db = DEFAULT_DB, json: Json = False) -> None:
+    """Say how many rows each table has, and how large the database is."""
+    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.store.care import stats as stats_of
+    from evalsvc.store.session import open_store
+
+    with open_store(db, read_only=True) as store:
+        found = stats_of(store)
+    if json:
+        print_json({"schema": "evalsvc.db-stats/1", "database": store.name, "bytes": found.size, "rows": found.rows})
+        return
+    lines = [f"{name:16}{count:>12,}" for name, count in found.rows.items()]
+    stdout_console().print("\n".join([*lines, f"{'MiB':16}{found.size / 2**20:>12,.1f}"]))
+
+
+@app.command()
+def vacuum(db: Db = DEFAULT_DB) -> None:
+    """Give the space of deleted rows back to the disk; it takes as much free space as the database has."""
+    from evalsvc.cli.common import stdout_console
+    from evalsvc.store.care import stats as stats_of
+    from evalsvc.store.care import vacuum as vacuum_store
+    from evalsvc.store.lock import run_lock
+    from evalsvc.store.session import open_store
+
+    with run_lock(db), open_store(db) as store:
+        before = stats_of(store).size
+        vacuum_store(store)
+        after = stats_of(store).size
+    stdout_console().print(f"{store.name}: {before / 2**20:,.1f} MiB became {after / 2**20:,.1f}", soft_wrap=True)
