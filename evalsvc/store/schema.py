@@ -169,22 +169,6 @@ class TurnRow(Base):
     token_ids: Mapped[list[Any]] = mapped_column(PackedJSON)
 
 
-class ComparisonRow(Base):
-    """What was once computed of two arms' samples, to be read again while both stand as `state` says.
-
-    `what` names the figures, `state` is a hash of everything that they depend on.
-    """
-
-    __tablename__ = "comparisons"
-    __table_args__ = (UniqueConstraint("baseline_arm_id", "candidate_arm_id", "what"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
-    baseline_arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
-    candidate_arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
-    what: Mapped[str]
-    state: Mapped[str]
-    figures: Mapped[dict[str, Any]]
-
-
 class DecisionRow(Base):
     """One gate decision of a candidate against a baseline, as the decision object's JSON."""
 

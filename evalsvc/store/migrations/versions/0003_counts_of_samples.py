@@ -1,4 +1,4 @@
-"""Samples counted by arm, figures of comparisons, texts that may be packed, and indexes that carry their weight."""
+"""Samples counted by arm, texts that may be packed, and indexes that carry their weight."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,16 +8,6 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    op.create_table(
-        "comparisons",
-        sa.Column("id", sa.Integer(), primary_key=True),
-        sa.Column("baseline_arm_id", sa.Integer(), sa.ForeignKey("arms.id"), nullable=False),
-        sa.Column("candidate_arm_id", sa.Integer(), sa.ForeignKey("arms.id"), nullable=False),
-        sa.Column("what", sa.String(), nullable=False),
-        sa.Column("state", sa.String(), nullable=False),
-        sa.Column("figures", sa.JSON(), nullable=False),
-        sa.UniqueConstraint("baseline_arm_id", "candidate_arm_id", "what"),
-    )
     for name in ("stored", "errors"):
         op.add_column("arms", sa.Column(name, sa.Integer(), server_default="0", nullable=False))
     op.add_column("samples", sa.Column("escaped", sa.Boolean(), server_default=sa.false(), nullable=False))
