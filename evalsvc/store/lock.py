@@ -5,9 +5,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import text
+
 from evalsvc.errors import StoreError
 from evalsvc.store.failures import store_errors
-from evalsvc.store.session import Location
+from evalsvc.store.session import BUSY_TIMEOUT_S, Location, server_engine
+
+_RUN = 0x6576616D  # of PostgreSQL's advisory locks, ours while a run writes
 
 
 @contextmanager
@@ -15,14 +19,15 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
     """Holds `PATH.lock` while a run writes; `wait` until another one has ended.
 
     The file stays behind when the lock is released: removing it would let two runs hold two files of one name.
-    A `postgresql://` URL is not guarded by this lock.
+    On a server it is an advisory lock of the database, held by a connection of its own, from whichever machine.
 
     Raises:
         StoreError: Another run holds it, or the file cannot be made.
     """
     location = Location.parse(path_or_url)
     if location.path is None:
-        yield
+        with _server_lock(location, wait):
+            yield
         return
     lock_path = location.path.with_name(location.path.name + ".lock")
     with store_errors(str(lock_path)):
@@ -42,3 +47,24 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
         handle.write(str(os.getpid()))
         handle.flush()
         yield
+
+
+@contextmanager
+def _server_lock(location: Location, wait: bool) -> Iterator[None]:
+    engine = server_engine(location, read_only=False, timeout_s=BUSY_TIMEOUT_S)
+    alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with store_errors(location.name):
+        connection = alone.connect()
+    try:
+        with store_errors(location.name):
+            if wait:
+                connection.execute(text("SET lock_timeout = 0"))
+                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _RUN})
+            elif not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _RUN}):
+                message = f"another run is writing to {location.name}; wait for it to finish, or stop it and run again"
+                raise StoreError(message)
+        yield
+    finally:
+        connection.invalidate()
+        connection.close()
+        engine.dispose()

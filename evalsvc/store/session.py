@@ -139,7 +139,7 @@ def open_store(
     create = create and not read_only
     with store_errors(location.name):
         if location.path is None:
-            engine = _server_engine(location, read_only=read_only, timeout_s=timeout_s)
+            engine = server_engine(location, read_only=read_only, timeout_s=timeout_s)
             new = False
         else:
             new = _check_file(location.path, location.name, create=create)
@@ -182,7 +182,7 @@ def upgrade_store(path_or_url: str | os.PathLike[str], *, timeout_s: float = BUS
     location = Location.parse(path_or_url)
     with store_errors(location.name):
         if location.path is None:
-            engine = _server_engine(location, read_only=False, timeout_s=timeout_s)
+            engine = server_engine(location, read_only=False, timeout_s=timeout_s)
         else:
             _check_file(location.path, location.name, create=False)
             # a table that is made anew under another's references must be allowed to go first
@@ -238,7 +238,8 @@ def _file_engine(
     return engine
 
 
-def _server_engine(location: Location, *, read_only: bool, timeout_s: float) -> Engine:
+def server_engine(location: Location, *, read_only: bool, timeout_s: float) -> Engine:
+    """Of a server's database; nothing is connected yet."""
     assert location.url is not None
     waits = f"-c lock_timeout={round(1000 * timeout_s)}"
     try:

@@ -243,3 +243,13 @@ def test_opening_a_database_again_keeps_the_locks_of_who_reads_it_here(path, sto
         open_store(path, read_only=True).close()
         open_store(path).close()
         assert held() == before > 0
+
+
+def test_a_second_run_on_a_server_is_refused_until_the_first_ends(postgres):
+    url = postgres.new()
+    for _ in range(2):
+        with run_lock(url):
+            with pytest.raises(StoreError, match="another run is writing to postgresql://"), run_lock(url):
+                pass
+            with open_store(url, create=True) as store:  # the run itself writes on
+                assert queries.runs(store) == []
