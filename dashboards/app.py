@@ -77,7 +77,9 @@ def _chosen(store: Store) -> RunView | None:
             if arm.run_id != run.id or counts[arm.id].samples
         }
         if bases:
-            baseline = pick("Baseline", "baseline", bases, lambda arm: arm.address, f"{run.id}:{run.baseline}")
+            baseline = pick(
+                "Baseline", "baseline", bases, lambda arm: arm.address, reads.usual_baseline(bases, decided)
+            )
             counts |= reads.held(store, [baseline])
             view = reads.run_view(store, run, baseline, of_run, decided, counts)
         else:

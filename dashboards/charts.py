@@ -105,7 +105,7 @@ def forest(
         ),
     ]
     height = _ROW_HEIGHT * len(frame) + _AXIS_HEIGHT
-    return alt.LayerChart(layer=alt.layer(*layers).layer, height=height, width="container").configure_view(stroke=None)
+    return alt.LayerChart(layer=layers, height=height, width="container").configure_view(stroke=None)
 
 
 def _noise_band(noise: tuple[float, float], scale: alt.Scale) -> alt.Chart:

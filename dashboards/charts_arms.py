@@ -10,7 +10,7 @@ from evalsvc.dashboards.charts import MARKS, NOISE, QUIET
 from evalsvc.dashboards.text import visible_text
 from evalsvc.verdict.attribution import Effect
 
-_HEIGHT, _ROW_HEIGHT, _AXIS_HEIGHT = 380, 42, 90
+_HEIGHT, _ROW_HEIGHT, _AXIS_HEIGHT = 460, 42, 90
 
 
 def pareto(frame: pd.DataFrame, *, less_is_better: bool) -> pd.DataFrame:
@@ -52,7 +52,7 @@ def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.La
     base = alt.Chart(frame)
     proven = "datum.word == 'PASS' || datum.word == 'baseline'"
     front = alt.Chart(pareto(frame, less_is_better=less_is_better))
-    layers = alt.layer(
+    layers = [
         front.mark_line(color=QUIET, strokeDash=[5, 4]).encode(x=x, y=y),
         base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q", color=colour),
         base.transform_filter("isValid(datum.low)")
@@ -65,7 +65,7 @@ def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.La
         .mark_point(filled=False, size=130, strokeWidth=2.5)
         .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
         base.mark_text(align="left", dx=9, dy=-9, fontSize=11, color=QUIET).encode(x=x, y=y, text="arm:N"),
-    ).layer
+    ]
     return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")
 
 
@@ -85,14 +85,14 @@ def divergence(frame: pd.DataFrame) -> alt.LayerChart:
         alt.Tooltip("tokens:Q", title="tokens n"),
     ]
     base = alt.Chart(frame)
-    layers = alt.layer(
+    layers = [
         base.mark_rule(color=NOISE, strokeWidth=2).encode(y=y, x=x, x2="largest:Q", tooltip=tooltip),
         base.mark_point(filled=True, size=90, color=NOISE, opacity=1).encode(y=y, x=x, tooltip=tooltip),
         base.mark_tick(color=NOISE, thickness=2.5, size=16).encode(y=y, x="largest:Q", tooltip=tooltip),
         base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
             y=alt.Y("row:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
         ),
-    ).layer
+    ]
     return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")
 
 
@@ -138,7 +138,7 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
     bounded = base.transform_filter("isValid(datum.lower) && isValid(datum.upper)")
     main = base.transform_filter("datum.kind == 'effect'")
     both = base.transform_filter("datum.kind == 'interaction'")
-    layers = alt.layer(
+    layers = [
         zero.encode(x="zero:Q"),
         bounded.mark_rule(color=NOISE, strokeWidth=2.5).encode(y=y, x=alt.X("lower:Q", title=caused), x2="upper:Q"),
         main.mark_point(filled=True, size=100, color=NOISE, opacity=1).encode(y=y, x=x, tooltip=tooltip),
@@ -146,5 +146,5 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
         base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
             y=alt.Y("text:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
         ),
-    ).layer
+    ]
     return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")

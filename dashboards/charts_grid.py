@@ -63,11 +63,11 @@ def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
     strong = base.transform_filter(f"isValid(datum.drop) && abs(datum.drop) >= {0.6 * largest}")
     words = base.transform_filter(f"!isValid(datum.drop) || abs(datum.drop) < {0.6 * largest}")
     rows = len(set(frame["cell"]))
-    layers = alt.layer(
+    layers = [
         cells,
         words.mark_text(fontSize=11).encode(text="text:N", color=ink),
         strong.mark_text(fontSize=11, color="#ffffff", fontWeight="bold").encode(text="text:N"),
-    ).layer
+    ]
     return alt.LayerChart(layer=layers, height=_CELL_HEIGHT * rows + _AXIS_HEIGHT, width="container")
 
 

@@ -9,7 +9,7 @@ from evalsvc.dashboards.charts import FAIL, MARGIN, NOISE, QUIET
 from evalsvc.dashboards.text import visible_text
 from evalsvc.history import Point
 
-_HEIGHT = 340
+_HEIGHT = 420
 
 
 def history_frame(points: Sequence[Point], words: dict[str, str]) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
         layers.append(
             alt.Chart(known).mark_rule(color=MARGIN, strokeWidth=1.5).encode(x=x, tooltip=["name:N", "began:T"])
         )
-    return alt.LayerChart(layer=alt.layer(*layers).layer, height=_HEIGHT, width="container")
+    return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")
 
 
 def power(frame: pd.DataFrame, items: int, margin: float) -> alt.LayerChart:
@@ -131,5 +131,5 @@ def power(frame: pd.DataFrame, items: int, margin: float) -> alt.LayerChart:
     )
     line = alt.Chart(pd.DataFrame({"margin": [margin]})).mark_rule(color=MARGIN, strokeDash=[6, 3], strokeWidth=2)
     asked = alt.Chart(pd.DataFrame({"items": [items]})).mark_rule(color=QUIET)
-    layers = alt.layer(curve, line.encode(y="margin:Q"), asked.encode(x="items:Q")).layer
+    layers = [curve, line.encode(y="margin:Q"), asked.encode(x="items:Q")]
     return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")

@@ -118,6 +118,17 @@ def baselines(
     return [arm for arm in own + others if not arm.injected]
 
 
+def usual_baseline(bases: Mapping[str, ArmRecord], decided: Sequence[Mapping[str, Any]]) -> str:
+    """The address of the first baseline that a gate was asked about; of the first of all where none was.
+
+    Args:
+        bases: By address, at least one, the run's own first.
+        decided: As `store.queries.decisions` returns them.
+    """
+    asked = {row["baseline_arm_id"] for row in decided}
+    return next((address for address, arm in bases.items() if arm.id in asked), next(iter(bases)))
+
+
 def held(store: Store, arms: Sequence[ArmRecord]) -> dict[int, Held]:
     """By arm how many samples it holds, from the index alone."""
     query = (

@@ -1,5 +1,6 @@
 """`evalsvc dashboard`: serves the pages over a database."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +12,14 @@ def dashboard(
     db: Db = DEFAULT_DB,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 8501,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Show a generated history of 60 nights instead of a database.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Serve the dashboard on this machine until interrupted.
+
+    `--demo` writes the history into the cache once; no model runs for it.
 
     \b
     Example:
@@ -28,6 +34,8 @@ def dashboard(
     from evalsvc.errors import EXIT_ERROR
     from evalsvc.store.session import open_store
 
+    if demo:
+        db = str(_demo_database())
     open_store(db, read_only=True).close()  # a mistyped path is a sentence here, not a page later
     url = f"http://127.0.0.1:{port}"
     if json:
@@ -45,3 +53,27 @@ def dashboard(
     if code:
         note(f"error: the dashboard stopped with code {code}; is port {port} taken?")
         raise typer.Exit(EXIT_ERROR)
+
+
+def _demo_database() -> Path:
+    """The generated history in the cache, written whole or not at all."""
+    import tempfile
+
+    from evalsvc.cli.common import note
+    from evalsvc.demo import NIGHTS, write_history
+    from evalsvc.errors import ConfigError
+    from evalsvc.paths import cache_dir
+
+    path = cache_dir() / "demo-history.sqlite"
+    if path.exists():
+        return path
+    note(f"writing a generated history of {NIGHTS} nights to {path}, once, about 15 seconds")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            write_history(Path(folder) / "history.sqlite").replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); name another folder in EVALSVC_CACHE"
+        ) from None
+    return path

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from evalsvc.demo import write_history
 from evalsvc.gate import check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
@@ -271,3 +272,9 @@ def _hostile_sample(number: int, *, lost: bool) -> NewSample:
         scoring_version="1",
         scores=() if failed else (score,),
     )
+
+
+@pytest.fixture(scope="session")
+def history_database(folder: Path) -> Path:
+    """A generated history of 14 nights, its regression from the ninth on."""
+    return write_history(folder / "history.db", nights=14)

@@ -2,21 +2,24 @@
 
 import html
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from evalsvc.dashboards import reads_flips
+from evalsvc.dashboards import reads_arms, reads_flips
 from evalsvc.dashboards.launch import APP
 from evalsvc.dashboards.pages import PAGES
 from evalsvc.gate import decide_gate
+from evalsvc.history import arms_of, history
 from evalsvc.policy import Policy
 from evalsvc.recorded.load import Sources, load
 from evalsvc.store import queries, writer
+from evalsvc.store.measurements import save
 from evalsvc.store.recording import record_run
-from evalsvc.store.records import NewSample, NewScore, Rescored
+from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored
 from evalsvc.store.session import open_store
 
 
@@ -308,8 +311,10 @@ def test_every_page_says_what_to_do_where_there_is_nothing(run_app, empty_databa
 
 
 @pytest.mark.parametrize("page", PATHS)
-def test_every_page_shows_every_verdict_and_an_unfinished_run(run_app, database, undecided_database, page):
-    for path in (database, undecided_database):
+def test_every_page_shows_every_verdict_and_an_unfinished_run(
+    run_app, database, undecided_database, history_database, page
+):
+    for path in (database, undecided_database, history_database):
         app = run_app(path, page)
         assert "<h1>" in markup_of(app)
         assert not app.error
@@ -325,3 +330,58 @@ def test_hostile_texts_are_shown_and_never_obeyed(run_app, hostile_database, pag
     ]
     assert not [text for text in read_as_markdown if "$15 now" in text and "\\$15" not in text]
     assert all(len(code.value) <= 4100 for code in app.code)
+
+
+def test_the_history_names_the_night_of_the_regression(run_app, history_database):
+    app = run_app(history_database, "history", candidate="fp8-kv")
+    (warning,) = app.warning
+    assert "11:fp8-kv" in warning.value.replace("\\", "") and "engine: 1 -> 2" in warning.value.replace("\\", "")
+    assert len(app.get("vega_lite_chart")) == 1
+    table = app.dataframe[0].value
+    assert len(table) == 14 and table["gate"].tolist()[0] == "REGRESSED" and table["gate"].tolist()[-1] == "PASS"
+    assert not run_app(history_database, "history", candidate="fp8").warning
+
+
+def test_the_history_of_the_page_is_that_of_the_command(history_database):
+    with open_store(history_database, read_only=True) as store:
+        baseline = queries.resolve_arm(store, "@prod")
+        ours, words = reads_arms.series(store, baseline, arms_of(store, baseline, "fp8-kv"))
+        theirs = history(store, baseline, "fp8-kv")
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.drop, one.interval) == (pytest.approx(other.drop), pytest.approx(other.interval))
+        assert replace(one, drop=0, interval=None, change=None) == replace(other, drop=0, interval=None, change=None)
+    assert [point.change is None for point in ours] == [point.change is None for point in theirs]
+    assert len(words) == 14
+
+
+def test_the_usual_baseline_is_the_one_that_gates_were_asked_about(run_app, history_database):
+    app = run_app(history_database)
+    assert next(box for box in app.selectbox if box.label == "Baseline").value == "1:bf16"
+    app = to_page(app, "history")
+    assert next(box for box in app.selectbox if box.label == "Frozen baseline").options == ["1:bf16 @prod"]
+
+
+def test_the_trade_off_of_measured_arms(run_app, database, tmp_path):
+    path = Path(shutil.copy(database, tmp_path / "measured.db"))
+    with open_store(path) as store:
+        for number, arm in enumerate(queries.arms(store, 1)[:3]):
+            common = {"fingerprint": arm.fingerprint, "arm": arm.name, "plan": arm.plan, "device": "cpu"}
+            for at_once in (1, 4):
+                figures = {
+                    "ttft_s": [0.1],
+                    "itl_s": [0.01],
+                    "e2e_s": [1.0 + number],
+                    "prompt_tokens": 100,
+                    "generated_tokens": 50 * at_once,
+                    "wall_s": 1.0,
+                }
+                cell = {"prompt_tokens": 64, "concurrency": at_once, "figures": figures}
+                save(store, Measurement(**common, settings_hash="s", settings={}, kind="serving", **cell))
+    app = run_app(path, "tradeoff", candidate="fp8-weights")
+    table = app.dataframe[0].value
+    assert table["value"].tolist() == [1.0, 2.0, 3.0] and table["word"].tolist()[0] == "baseline"
+    app = choose(app, "Figure", "throughput")
+    assert app.dataframe[0].value["value"].tolist() == [50.0] * 3
+    app = choose(app, "Requests at once", "at most")
+    assert app.dataframe[0].value["value"].tolist() == [200.0] * 3
+    assert "choose another cell" in words_of(choose(app, "Figure", "cost"))

@@ -137,6 +137,12 @@ def test_a_reviewers_story_from_the_verdict_to_the_sample(browser, database, tmp
         page.get_by_text("flip 2 of").wait_for()
         page.wait_for_url(lambda url: url != first)
         assert "candidate=kv-damaged" in page.url
+        if width < 640:
+            page.locator('[data-testid="stExpandSidebarButton"]').click()
+        page.get_by_role("link", name="History", exact=True).click()
+        settled(page, "History")
+        assert "candidate=kv-damaged" in page.url
+        picture(page, tmp_path, f"history-{width}")
         assert complaints == []
 
 

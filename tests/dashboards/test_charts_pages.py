@@ -1,0 +1,98 @@
+"""The charts of the other pages by their specification."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from evalsvc.dashboards import charts_arms, charts_grid, charts_series
+from evalsvc.history import Point
+from evalsvc.verdict.attribution import Effect
+from evalsvc.verdict.history import ChangePoint
+
+POINT = Point(address="1:a", created_at="2026-01-01T02:00:00+00:00", n=200, drop=0.01, interval=(-0.01, 0.03))
+CHANGED = replace(POINT, created_at="2026-01-02T02:00:00+00:00", change=ChangePoint(1, 0.01, 0.1, 0.002))
+EFFECT = Effect(changes=(("decode.kv", "fp8"),), n=90, drop=0.05, lower=0.01, upper=float("inf"), p=0.1, p_adjusted=0.2)
+
+
+def marks(spec: dict) -> list[str]:
+    return [layer["mark"]["type"] for layer in spec["layer"]]
+
+
+def without_data(spec: dict) -> list[dict]:
+    """Layers that nothing gives values to."""
+    return [] if "data" in spec else [layer for layer in spec["layer"] if "data" not in layer]
+
+
+FRAMES = {
+    "history": charts_series.history(charts_series.history_frame([POINT, CHANGED], {"1:a": "PASS"})),
+    "power": charts_series.power(pd.DataFrame({"items": [10], "points": [3.0], "what": ["x"]}), 10, 1.0),
+    "heat": charts_grid.heat_map(
+        pd.DataFrame({"arm": ["a"], "cell": ["t"], "drop": [-12.0], "n": [30], "b": [1], "c": [2], "text": ["-12"]})
+    ),
+    "effects": charts_arms.effects(charts_arms.effects_frame([EFFECT])),
+    "divergence": charts_arms.divergence(
+        pd.DataFrame({"row": ["a"], "mean": [0.1], "largest": [1.0], "tokens": [40], "text": ["a · n 40"]})
+    ),
+    "tradeoff": charts_arms.tradeoff(
+        pd.DataFrame(
+            {
+                "arm": ["base", "a", "b"],
+                "value": [10.0, 20.0, 15.0],
+                "low": [None, 19.0, None],
+                "high": [None, 21.0, None],
+                "drop": [0.0, 1.0, 2.0],
+                "lower": [None, 0.0, 1.0],
+                "upper": [None, 2.0, 3.0],
+                "n": [None, 100, 100],
+                "word": ["baseline", "PASS", "REGRESSED"],
+            }
+        ),
+        "tokens a second",
+        less_is_better=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_every_layer_has_values_and_every_axis_a_name(name):
+    spec = FRAMES[name].to_dict()
+    assert without_data(spec) == []
+    titled = [layer["encoding"].get(axis, {}).get("title") for layer in spec["layer"] for axis in ("x", "y")]
+    assert any(titled)
+
+
+def test_a_change_of_level_is_a_rule_where_it_begins():
+    spec = FRAMES["history"].to_dict()
+    (change,) = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "isValid(datum.level)"}]]
+    assert change["mark"]["type"] == "rule" and change["encoding"]["x"]["field"] == "began"
+    frame = charts_series.history_frame([POINT, CHANGED, replace(POINT, drop=None)], {})
+    assert frame["level"].tolist()[1] == "level 1.00 to 10.00 points" and len(frame) == 2
+    assert frame["level"].isna().tolist() == [True, False]
+    assert (frame["drop"][0], frame["lower"][0], frame["upper"][0]) == (1.0, -1.0, 3.0)
+
+
+def test_the_heat_map_is_centred_on_zero():
+    spec = FRAMES["heat"].to_dict()
+    (cells,) = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rect"]
+    assert cells["encoding"]["color"]["scale"]["domain"] == [-12.0, 0, 12.0]
+    assert cells["transform"] == [{"filter": "isValid(datum.drop)"}]
+
+
+def test_an_end_that_nothing_bounds_is_empty_and_draws_no_interval():
+    frame = charts_arms.effects_frame([EFFECT, Effect(changes=(("prefill.kv", "fp8"),), unknown="no arm")])
+    assert len(frame) == 1 and frame["upper"].isna().all() and frame["drop"].tolist() == [5.0]
+
+
+def test_the_front_holds_what_nothing_beats():
+    frame = pd.DataFrame({"value": [10.0, 20.0, 15.0], "drop": [0.0, 1.0, 2.0]})
+    assert charts_arms.pareto(frame, less_is_better=False)["value"].tolist() == [10.0, 20.0]
+    assert charts_arms.pareto(frame, less_is_better=True)["value"].tolist() == [10.0]
+
+
+def test_only_proven_plans_are_filled():
+    spec = FRAMES["tradeoff"].to_dict()
+    points = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
+    proven = "datum.word == 'PASS' || datum.word == 'baseline'"
+    filters = {layer["mark"]["filled"]: layer["transform"][0]["filter"] for layer in points}
+    assert filters == {True: proven, False: f"!({proven})"}
