@@ -11,7 +11,7 @@ from evalsvc.dashboards.rows import FAMILY
 from evalsvc.dashboards.text import points, visible_text
 
 SMALLEST_CELL = 20  # items; a drop of fewer is noise to look at
-_CELL_HEIGHT, _AXIS_HEIGHT = 30, 90
+_CELL_HEIGHT, _AXIS_HEIGHT = 30, 220  # the page fits axis, titles and legend into the height
 
 
 def heat_frame(candidates: Sequence[Candidate]) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
 from evalsvc.store.records import ArmRecord, NewSample, NewScore
-from evalsvc.store.schema import DecisionRow, Run
+from evalsvc.store.schema import BaselineRow, DecisionRow, Run
 from evalsvc.store.session import Store, open_store
 
 EXPERIMENT = "generated-history"
@@ -180,7 +180,9 @@ def _decide(store: Store, frozen: ArmRecord, run_id: int, again: int | None) -> 
 def _date(store: Store, run_id: int, again: int | None, decided: list[int], at: datetime) -> None:
     """Gives a night the times that it would have had."""
     began, ended = (t.isoformat(timespec="seconds") for t in (at, at + timedelta(minutes=25)))
+    arms = [arm.id for arm in queries.arms(store, run_id)]
     runs = [run_id] if again is None else [run_id, again]
     with store.transaction() as session:
         session.execute(update(Run).where(Run.id.in_(runs)).values(created_at=began, finished_at=ended))
+        session.execute(update(BaselineRow).where(BaselineRow.arm_id.in_(arms)).values(created_at=ended))
         session.execute(update(DecisionRow).where(DecisionRow.id.in_(decided)).values(created_at=ended))

@@ -67,7 +67,7 @@ def _demo_database() -> Path:
     path = cache_dir() / "demo-history.sqlite"
     if path.exists():
         return path
-    note(f"writing a generated history of {NIGHTS} nights to {path}, once, about 15 seconds")
+    note(f"writing a generated history of {NIGHTS} nights to {path}, once, half a minute or so")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
