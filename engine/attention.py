@@ -76,6 +76,7 @@ def attend(
         query: Shape: (1, heads, tokens, head_dim); key and value with kv_heads.
         sliding_window: Keys that a query reads, its own the last; None: all up to its own.
         softcap: Bound that scores approach; None: no bound.
+        s_aux: Attention sinks: a score of each head that takes weight and brings no value. Shape: (heads,).
 
     Returns:
         Shape: (1, tokens, heads, head_dim), and no attention weights.
@@ -85,8 +86,6 @@ def attend(
     """
     layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
     step = _step.get()
-    if s_aux is not None:
-        raise CapabilityError(f"layer {layer} passes attention sinks: they are not served")
     if attention_mask is not None:
         raise CapabilityError(f"layer {layer} passes an attention mask: only causal attention is served")
     if sliding_window is not None and sliding_window < 1:
@@ -110,6 +109,7 @@ def attend(
         scaling,
         sliding_window,
         softcap,
+        s_aux,
     )
     return out[None], None
 

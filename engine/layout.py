@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from evalsvc.errors import CapabilityError
 
@@ -46,7 +47,6 @@ class Call:
     causal: bool
     window: int | None
     softcap: float | None
-    sinks: bool
 
 
 _calls: ContextVar[list[Call]] = ContextVar("evalsvc_calls")
@@ -61,7 +61,6 @@ def _note(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
     """An attention function that computes nothing and notes what it was given."""
@@ -74,24 +73,30 @@ def _note(
         causal=getattr(module, "is_causal", None) is not False,
         window=sliding_window,
         softcap=softcap,
-        sinks=s_aux is not None,
     )
     _calls.get().append(call)
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
+def _no_experts(experts: nn.Module, hidden: Tensor, *_: object) -> Tensor:
+    """Experts that compute nothing."""
+    return torch.zeros_like(hidden)
+
+
 AttentionInterface.register(PROBE_NAME, _note)
+ALL_EXPERTS_FUNCTIONS.register(PROBE_NAME, _no_experts)
 
 
 @contextmanager
 def _noting(model: PreTrainedModel) -> Iterator[list[Call]]:
     calls: list[Call] = []
-    token, name = _calls.set(calls), model.config._attn_implementation
-    model.config._attn_implementation = PROBE_NAME
+    token, config = _calls.set(calls), model.config
+    name, experts = config._attn_implementation, config._experts_implementation
+    config._attn_implementation = config._experts_implementation = PROBE_NAME
     try:
         yield calls
     finally:
-        model.config._attn_implementation = name
+        config._attn_implementation, config._experts_implementation = name, experts
         _calls.reset(token)
 
 
@@ -102,7 +107,7 @@ def layout_of(model: PreTrainedModel) -> Layout:
         model: Usually on the meta device, where this takes no memory and milliseconds.
 
     Raises:
-        CapabilityError: A layer that attends never or twice, a mask, sinks, attention that is not causal, layers of
+        CapabilityError: A layer that attends never or twice, a mask, attention that is not causal, layers of
             unequal shapes, or a window or soft cap of the configuration that does not arrive.
     """
     device = next(model.parameters()).device
@@ -133,8 +138,6 @@ def layout_of(model: PreTrainedModel) -> Layout:
 
 def _check(call: Call, config: Any) -> None:
     where = f"layer {call.layer}"
-    if call.sinks:
-        raise CapabilityError(f"{where} has attention sinks, which are not served")
     if call.masked:
         raise CapabilityError(f"{where} brings a mask of its own; only causal attention is served")
     if not call.causal:

@@ -19,6 +19,7 @@ from evalsvc.errors import CapabilityError, EngineError
 
 from .attention import ATTENTION_NAME
 from .checkpoint.base import Checkpoint
+from .experts import check_experts, is_experts, is_router
 from .layout import layout_of
 from .rope import check_rope, context_length, hold_still
 
@@ -34,15 +35,19 @@ SERVED_MODEL_TYPES = (
     "gemma3_text",
     "glm",
     "glm4",
+    "glm4_moe",
+    "gpt_oss",
     "granite",
     "helium",
     "hunyuan_v1_dense",
     "hyperclovax",
     "jais2",
     "llama",
+    "minimax_m2",
     "ministral",
     "ministral3",
     "mistral",
+    "mixtral",
     "nanochat",
     "nemotron",
     "olmo",
@@ -53,7 +58,9 @@ SERVED_MODEL_TYPES = (
     "phi",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
     "seed_oss",
     "smollm3",
     "stablelm",
@@ -159,13 +166,20 @@ def check_structure(model: PreTrainedModel) -> None:
     """Refuses weights that no format of a plan would reach.
 
     Raises:
-        CapabilityError: Experts, another matrix outside nn.Linear and nn.Embedding, or a head by another name.
+        CapabilityError: Experts of another form, another matrix outside nn.Linear and nn.Embedding, or a head by
+            another name.
     """
+    for name, module in model.named_modules():
+        if is_experts(module):
+            check_experts(name, module)
     for name, parameter in model.named_parameters():
-        owner = model.get_submodule(name.rpartition(".")[0])
+        path = name.rpartition(".")[0]
+        owner = model.get_submodule(path)
         kind = type(owner).__name__
-        if "Expert" in kind or "Router" in kind:
-            raise CapabilityError(f"{name} belongs to a mixture of experts")
+        if is_experts(owner) or is_router(path, owner):
+            continue
+        if "Expert" in kind:
+            raise CapabilityError(f"{name} belongs to a mixture of experts of another form")
         if parameter.ndim > 1 and "Norm" not in kind and not isinstance(owner, nn.Linear | nn.Embedding):
             raise CapabilityError(f"{name} is a matrix of {kind}, not of a linear layer")
     if model.get_output_embeddings() is not getattr(model, "lm_head", None):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .experts import is_router
 from .kv.pool import PAGE, KVPool, Scales
 from .matrix import stored_as
 from .precision import KVFormat, PrecisionPlan, WeightFormat
@@ -22,6 +23,8 @@ _CODE_DTYPE = {
 }
 _CODE_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
 _KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
+
+EXPERTS_NDIM = 3  # of experts that lie stacked, and so in no format
 
 
 def measure(stage: Stage, work: Work) -> dict[str, Any]:
@@ -126,9 +129,12 @@ def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dic
 
 
 def _formats(stage: Stage) -> dict[str, int]:
-    """How many linears are held in each format, lm_head included, as their tensors tell it."""
+    """How many linears and matrices of experts are held in each format, lm_head included, as their tensors tell it."""
     held = Counter(matrix.stored for matrix in stage.weights.matrices().values())
-    held.update(stored_as(m.weight.dtype) for m in stage.weights.model.modules() if isinstance(m, nn.Linear))
+    for name, module in stage.weights.model.named_modules():
+        if isinstance(module, nn.Linear) and not is_router(name, module):
+            held[stored_as(module.weight.dtype)] += 1
+        held.update(stored_as(p.dtype) for p in module.parameters(recurse=False) if p.ndim == EXPERTS_NDIM)
     return dict(held)
 
 

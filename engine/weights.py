@@ -1,13 +1,15 @@
 """One model's weights in one format: read tensor by tensor into an empty definition, packed as they come.
 
 Embeddings, norms and lm_head stay at the compute type and are shared by every weights format of that type; an lm_head
-that the format asks for is packed like any other linear. One tensor is in memory beside what stays.
+that the format asks for is packed like any other linear. Routers are shared too, in fp32 where the model keeps them so.
+One tensor is in memory beside what stays, and of experts one matrix of one expert.
 """
 
 import ctypes
 import gc
 import re
 import sys
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +18,18 @@ from transformers import PreTrainedModel
 from evalsvc.errors import EngineError
 
 from .checkpoint.base import Checkpoint
+from .experts import PlanExperts, hold_routers, is_experts, is_router
 from .layout import layout_of
 from .linear import PlanLinear
 from .matrix import PlanMatrix
 from .model import empty_model
+from .placing import Placed, expert_shapes, place
 from .precision import WeightFormat
 from .rope import fill_buffers
 
 HEAD = "lm_head"
 PLAIN_KINDS = ("fp32", "bf16")
+CORRECTION = "e_score_correction_bias"  # added to scores in fp32, whatever the compute type
 DERIVED = r"rotary_emb\.inv_freq$"  # in checkpoints of older transformers; made again from the configuration
 
 
@@ -36,7 +41,8 @@ class WeightSet:
         dtype: Compute type: fp32 for fp32 weights, bf16 otherwise.
         model: The transformers model.
         layout: What its attention asks of the pages.
-        linears: Name to layer; lm_head is among them only when the format packs it.
+        linears: Name to layer; lm_head is among them only when the format packs it, and a router never.
+        experts: Name to the experts of a layer.
     """
 
     def __init__(
@@ -60,59 +66,91 @@ class WeightSet:
         self.layout = layout_of(self.model)
         self.max_length = max_length
         self.linears: dict[str, PlanLinear] = {}
+        self._definitions = {name: module for name, module in self.model.named_modules() if is_experts(module)}
+        self._shapes = expert_shapes(self._definitions)
+        self.experts: dict[str, PlanExperts] = {}
         self._fill(checkpoint, shared.setdefault(self.dtype, {}))
         self.model.eval().requires_grad_(False)
         _give_memory_back()
 
     def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
-        linears = {name for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
+        modules = dict(self.model.named_modules())
+        linears = {name for name, m in modules.items() if isinstance(m, nn.Linear) and not is_router(name, m)}
         packed = linears if self.fmt.lm_head else linears - {HEAD}
         wanted = self._match(checkpoint)
         head: Tensor | None = None
         biases: dict[str, Tensor] = {}
-        for stored in checkpoint.tensors():
-            owner, _, leaf = stored.name.rpartition(".")
-            if stored.name not in wanted:
+        types = {name: self._type(name, held.dtype) for name, held in self._parameters().items()}
+        for name, module in self._definitions.items():
+            self.experts[name] = PlanExperts(module, self.fmt)
+            self.model.set_submodule(name, self.experts[name])
+        for stored, name, module, expert, part in self._placed(checkpoint):
+            owner, _, leaf = name.rpartition(".")
+            if name not in wanted:
                 continue
-            if self._tied() and stored.name == f"{HEAD}.weight":
+            if module:
+                weight = stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None)
+                self.experts[module].pack(expert, part, weight, name)
+                del weight
+            elif self._tied() and name == f"{HEAD}.weight":
                 head = stored.read(self.dtype)
             elif owner in packed and leaf == "weight":
                 self._pack(owner, stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None))
             elif owner in packed:
                 biases[owner] = stored.read(self.dtype)
             else:
-                if stored.name not in shared:
-                    shared[stored.name] = stored.read(self.dtype)
-                self._set(stored.name, shared[stored.name])
+                if name not in shared:
+                    shared[name] = stored.read(types[name])
+                self._set(name, shared[name])
         if self._tied():
             self._tie(head, checkpoint)
         for layer, bias in biases.items():
             self.linears[layer].bias = bias
         fill_buffers(self.model, self.max_length)
+        hold_routers(self.model)
         left = [n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.is_meta]
         if left:
             raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
 
     def _match(self, checkpoint: Checkpoint) -> set[str]:
         """Names of the tensors to read. The files' names and shapes are held against the model's before one is read."""
-        expected = {name: tuple(p.shape) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        stacked = {f"{name}.{leaf}" for name in self._definitions for leaf in ("gate_up_proj", "down_proj")}
+        held = {name: tuple(t.shape) for name, t in self._parameters().items() if name not in stacked}
+        expected = held | self._shapes
         ignored = [*(self.model._keys_to_ignore_on_load_unexpected or ()), DERIVED]
         found: set[str] = set()
-        for stored in checkpoint.tensors():
-            if stored.name not in expected:
+        for stored, name, *_ in self._placed(checkpoint):
+            if name not in expected:
                 if any(re.search(pattern, stored.name) for pattern in ignored):
                     continue
+                if name in stacked:
+                    raise EngineError(f"model {stored.file}: tensor {stored.name} has shape {stored.shape}")
                 raise EngineError(f"model {stored.file}: unexpected tensor {stored.name}")
-            if stored.shape != expected[stored.name]:
+            if stored.shape != expected[name]:
                 raise EngineError(
                     f"model {stored.file}: tensor {stored.name} has shape {stored.shape}, "
-                    f"config.json asks {expected[stored.name]}"
+                    f"config.json asks {expected[name]}"
                 )
-            found.add(stored.name)
+            found.add(name)
         missing = sorted(set(expected) - found - ({f"{HEAD}.weight"} if self._tied() else set()))
         if missing:
             raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
         return found
+
+    def _placed(self, checkpoint: Checkpoint) -> Iterator[Placed]:
+        for stored in checkpoint.tensors():
+            yield from place(stored, self._definitions)
+
+    def _parameters(self) -> dict[str, Tensor]:
+        """What a checkpoint holds, by name: parameters, and buffers that are not made from the configuration."""
+        return self.model.state_dict(keep_vars=True)
+
+    def _type(self, name: str, defined: torch.dtype) -> torch.dtype:
+        """What a tensor that no format packs is held in."""
+        strict = self.model._keep_in_fp32_modules_strict or ()
+        if name.endswith(CORRECTION) or any(re.search(rf"(^|\.){re.escape(kept)}(\.|$)", name) for kept in strict):
+            return torch.float32
+        return defined
 
     def _pack(self, layer: str, weight: Tensor) -> None:
         self.linears[layer] = PlanLinear(weight, None, self.fmt, layer)
@@ -136,15 +174,22 @@ class WeightSet:
 
     def _set(self, name: str, tensor: Tensor) -> None:
         owner, _, leaf = name.rpartition(".")
-        setattr(self.model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+        module = self.model.get_submodule(owner)
+        if leaf in module._buffers:
+            module._buffers[leaf] = tensor
+        else:
+            setattr(module, leaf, nn.Parameter(tensor, requires_grad=False))
 
     def matrices(self) -> dict[str, PlanMatrix]:
         """What is packed in the format, by name."""
-        return {name: layer.matrix for name, layer in self.linears.items()}
+        found = {name: layer.matrix for name, layer in self.linears.items()}
+        for name, experts in self.experts.items():
+            found |= {f"{name}.{part}": matrix for part, matrix in experts.named_matrices()}
+        return found
 
     def shared_tensors(self) -> list[Tensor]:
-        """Embeddings, norms and an lm_head that is not packed, each once."""
-        return list({p.data_ptr(): p for p in self.model.parameters()}.values())
+        """Embeddings, norms, routers, biases of experts and an lm_head that is not packed, each once."""
+        return list({t.data_ptr(): t for t in self._parameters().values()}.values())
 
 
 def _give_memory_back() -> None:

@@ -6,6 +6,8 @@ For a query at position t over keys t - window < s <= t, in blocks b of KEY_BLOC
     m_b = max S                                p = exp(S - m_b)      l_b = sum p        o_b = (p * v_scale) v
     m = max m_b        w_b = exp(m_b - m)      out = (sum w_b o_b) / (sum w_b l_b), b ascending
 
+A head's sink s is a score without a key: m = max(s, max m_b), and the denominator gets exp(s - m) on top.
+
 The keys of a block are those of fixed positions, whatever else is in the batch. All is fp32, but where queries are bf16
 and pages narrower than fp32: there p * v_scale is rounded to bf16, and o_b, accumulated in fp32, is too. Exponentials
 are taken of base 2, which torch has faster: exp(x) = 2^(x log2 e).
@@ -39,6 +41,7 @@ def paged_attention(
     scaling: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of a packed batch over one layer's pages.
 
@@ -50,6 +53,7 @@ def paged_attention(
         scaling: Softmax scale.
         window: Keys that a query reads, its own the last; None: all up to its own.
         softcap: Bound that scores approach, above 0; None: no bound.
+        sinks: Shape: (heads,); None: no sinks.
 
     Returns:
         Shape: (tokens, heads, head_dim), dtype of `q`.
@@ -80,7 +84,8 @@ def paged_attention(
         torch.sum(weights, dim=-1, keepdim=True, out=total[start:stop].view(found))
         _scale_keys(weights, v_scale, read.slots)
         torch.bmm(weights.to(narrow), _read(v_pages, read.slots, narrow), out=out[start:stop].view(found))
-    return _packed(_merge(out, total, peak, reads), tiles, heads).to(q.dtype)
+    sink = None if sinks is None else _sink_cells(sinks, len(tiles.rows), kv_heads, rows)
+    return _packed(_merge(out, total, peak, reads, sink), tiles, heads).to(q.dtype)
 
 
 def _query_cells(q: Tensor, tiles: Tiles, kv_heads: int) -> Tensor:
@@ -94,6 +99,13 @@ def _query_cells(q: Tensor, tiles: Tiles, kv_heads: int) -> Tensor:
     return cells.view(n_tiles * kv_heads, -1, head_dim)
 
 
+def _sink_cells(sinks: Tensor, n_tiles: int, kv_heads: int, rows: int) -> Tensor:
+    """Sinks as scores in base 2 of each cell's rows. Shape: (heads,) -> (tiles * kv_heads, rows, 1)."""
+    by_head = sinks.float().mul(_LOG2_E).view(kv_heads, -1)
+    repeated = by_head.repeat(n_tiles, -(-rows // by_head.shape[1]))
+    return repeated[:, :rows, None]
+
+
 def _packed(cells: Tensor, tiles: Tiles, heads: int) -> Tensor:
     """Back from `_query_cells`. Shape: (tiles * kv_heads, rows, head_dim) -> (tokens, heads, head_dim)."""
     n_tiles, tile_rows = tiles.rows.shape
@@ -102,14 +114,17 @@ def _packed(cells: Tensor, tiles: Tiles, heads: int) -> Tensor:
     return by_head.transpose(1, 2).reshape(-1, heads, head_dim)[tiles.flat]
 
 
-def _merge(out: Tensor, total: Tensor, peak: Tensor, reads: Reads) -> Tensor:
+def _merge(out: Tensor, total: Tensor, peak: Tensor, reads: Reads, sink: Tensor | None) -> Tensor:
     """Blocks' results to cells' results. Shape: (results + 1, rows, ...) -> (cells, rows, ...), fp32."""
     out, total, peak = (t.index_select(0, reads.order).unflatten(0, (reads.ranks, -1)) for t in (out, total, peak))
-    weight = peak.sub_(peak.amax(dim=0)).exp2_()
+    highest = peak.amax(dim=0) if sink is None else torch.maximum(peak.amax(dim=0), sink)
+    weight = peak.sub_(highest).exp2_()
     merged, whole = out[0] * weight[0], total[0] * weight[0]
     for rank in range(1, reads.ranks):
         merged.addcmul_(out[rank], weight[rank])
         whole.addcmul_(total[rank], weight[rank])
+    if sink is not None:
+        whole.add_((sink - highest).exp2_())
     return merged.div_(whole)
 
 

@@ -50,6 +50,17 @@ LLAMA3_ROPE: dict[str, Any] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# Eight experts of 64, of which three are chosen; expert matrices beyond torch's way for small products.
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 3}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
 # By name the model type and what differs from SHAPE: options are set so that leaving one out shows.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"attention_bias": True, "tie_word_embeddings": False}),
@@ -112,6 +123,29 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("stablelm", {"head_dim": 16, "use_qkv_bias": True, "qk_layernorm": True}),
     "starcoder2": ("starcoder2", {"sliding_window": 8}),
     "vaultgemma": ("vaultgemma", {**GEMMA, **SLIDES, "attn_logit_softcapping": 2.0}),
+    "mixtral": ("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**EXPERTS, "shared_expert_intermediate_size": 96, "norm_topk_prob": False, "mlp_only_layers": []},
+    ),
+    "qwen3_moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True, "mlp_only_layers": [0]}),
+    "glm4_moe": (
+        "glm4_moe",
+        {
+            "moe_intermediate_size": 64,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
+    "gpt_oss": ("gpt_oss", {**SLIDES, "num_local_experts": 8, "num_experts_per_tok": 3, "rope_parameters": YARN}),
+    "minimax_m2": ("minimax_m2", {"num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16}),
 }
 
 
@@ -164,7 +198,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             generator = torch.Generator().manual_seed(sum(map(ord, name)))
             model = AutoModelForCausalLM.from_config(config_of(name, **changes), dtype=torch.float32)
             with torch.no_grad():
-                for weight, parameter in sorted(model.named_parameters()):
+                corrections = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+                for weight, parameter in sorted([*model.named_parameters(), *corrections]):
                     noise = torch.randn(parameter.shape, generator=generator)
                     if "norm" in weight:
                         parameter.copy_(1 + 0.3 * noise)
