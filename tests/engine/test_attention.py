@@ -97,7 +97,6 @@ def test_a_step_knows_which_layers_have_run(one_step):
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        ({"s_aux": torch.zeros(6)}, "sinks"),
         ({"attention_mask": torch.zeros(1, 1, TOKENS, TOKENS)}, "attention mask"),
         ({"sliding_window": 0}, "sliding window of 0"),
         ({"softcap": 0.0}, "soft cap of 0.0"),

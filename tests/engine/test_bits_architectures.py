@@ -5,7 +5,7 @@ import pytest
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.requests import GenerateRequest, RequestFailure
 
-ARCHITECTURES = ["mistral", "gemma2", "gemma3", "phi3"]
+ARCHITECTURES = ["mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "qwen2_moe"]
 PLANS = ["w=bf16,kv=bf16", "w=bf16,kv=bf16 > w=int4:g32:sym,kv=fp8"]
 LENGTHS = [1, 14, 30, 46, 62, 130]  # tokens; the first five fill 11 pages, and 15 when they have written 12
 WRITTEN = 12

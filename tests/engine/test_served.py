@@ -35,7 +35,7 @@ OTHER_TYPES = {
     "llama4_text": "layers of type chunked_attention",
     "minicpm3": "queries, keys and values of 96, 96 and 16 numbers a head",
     "minimax": "layers of type linear_attention",
-    "phimoe": "mixture of experts",
+    "phimoe": "architecture 'phimoe' is not served",
     "qwen3_next": "recurrent state",
     "internlm3": "architecture 'internlm3' is not served",
     "nobody_knows_it": "architecture 'nobody_knows_it' is not served",
