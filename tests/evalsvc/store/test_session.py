@@ -43,6 +43,8 @@ def test_read_only_never_writes(path, store, build):
             writer.finish_run(reader, 1)
         with pytest.raises(StoreError, match="is read-only here"), reader.session() as session:
             session.execute(text("DELETE FROM runs"))
+        with reader.session() as session:
+            assert session.execute(text("PRAGMA integrity_check")).scalars().all() == ["ok"]
 
 
 def test_reading_goes_on_while_a_run_writes(path, store, build):
@@ -154,6 +156,8 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing_stored(path, store, build
             store, run_id, arm_id, [build.sample(i, answer=os.urandom(5000).hex()) for i in range(1, 50)]
         )
     assert writer.done_keys(store, arm_id) == {build.sample(0).key}
+    with store.session() as session:
+        assert session.execute(text("PRAGMA integrity_check")).scalars().all() == ["ok"]
 
 
 def test_a_password_is_in_no_message():
