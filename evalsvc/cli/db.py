@@ -38,7 +38,12 @@ def upgrade(db: Db = DEFAULT_DB, json: Json = False) -> None:
 
 @app.command()
 def check(db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """Look for damage: pages and indexes, references, counts that samples contradict. Exits 2 where there is any."""
+    """Look for damage: pages and indexes, references, counts that samples contradict. Exits 2 where there is any.
+
+    \b
+    Example:
+      evalsvc db check --db results/evalsvc.sqlite
+    """
     from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.errors import EXIT_ERROR
     from evalsvc.store.care import problems
@@ -56,7 +61,12 @@ def check(db: Db = DEFAULT_DB, json: Json = False) -> None:
 
 @app.command()
 def stats(db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """Say how many rows each table has, and how large the database is."""
+    """Say how many rows each table has, and how large the database is.
+
+    \b
+    Example:
+      evalsvc db stats --db results/evalsvc.sqlite
+    """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.store.care import stats as stats_of
     from evalsvc.store.session import open_store
@@ -72,7 +82,12 @@ def stats(db: Db = DEFAULT_DB, json: Json = False) -> None:
 
 @app.command()
 def vacuum(db: Db = DEFAULT_DB) -> None:
-    """Give the space of deleted rows back to the disk; it takes as much free space as the database has."""
+    """Give the space of deleted rows back to the disk; it takes as much free space as the database has.
+
+    \b
+    Example:
+      evalsvc db vacuum --db results/evalsvc.sqlite
+    """
     from evalsvc.cli.common import stdout_console
     from evalsvc.store.care import stats as stats_of
     from evalsvc.store.care import vacuum as vacuum_store

@@ -76,12 +76,12 @@ def counted(config):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_dense_models_have_the_parameters_of_the_engines_definition(name):
+def test_tiny_models_have_the_parameters_of_the_engines_definition(name):
     assert model_of(TINY[name].to_dict(), name).parameters == counted(TINY[name])
 
 
 def test_every_dense_type_is_tried():
-    assert {config.model_type for config in TINY.values()} == set(DENSE)
+    assert {config.model_type for config in TINY.values()} - {kind for kind, _ in MIXED.values()} == set(DENSE)
 
 
 @pytest.mark.parametrize("name", MIXED)

@@ -17,14 +17,15 @@ def test_a_plan_becomes_canonical_stages():
 
 
 def test_formats_that_only_others_serve_may_be_declared():
-    text, stages = declared_plan("w=nvfp4,kv=fp8 > w=int8")
-    assert text == "w=nvfp4,kv=fp8:token-head > w=int8,kv=bf16"
-    assert stages["prefill"] == {"weights": "nvfp4", "kv": "fp8:token-head"}
-    assert declared_plan("w=int8")[0] == "w=int8,kv=bf16"
+    text, stages = declared_plan("w=int4,kv=fp8:latent128 > w=fp8:w8a16")
+    assert text == "w=int4:g128:sym,kv=fp8:latent128 > w=fp8:w8a16:channel,kv=bf16"
+    assert stages["prefill"] == {"weights": "int4:g128:sym", "kv": "fp8:latent128"}
+    assert declared_plan("kv=fp8:latent128")[0] == "w=bf16,kv=fp8:latent128"
 
 
 @pytest.mark.parametrize(
-    "text", ["w=int8,w=int8", "w=int8,x=1", "w=int8 > kv=", "w=int8 > w=bf16 > w=bf16", "w=int8,kv=q9"]
+    "text",
+    [f"kv=fp8:latent128{rest}" for rest in (",kv=fp8", ",x=1", " > kv=", " > w=bf16 > w=bf16", ",w=q9", " > kv=q9")],
 )
 def test_what_is_no_plan_is_refused_beside_a_foreign_format_too(text):
     with pytest.raises(ConfigError, match="plan"):
