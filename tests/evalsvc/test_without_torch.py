@@ -26,9 +26,16 @@ PAGE = """
 from streamlit.testing.v1 import AppTest
 from evalsvc.dashboards.launch import APP
 sys.argv = ['app.py']
+from evalsvc.dashboards.pages import PAGES
 app = AppTest.from_file(str(APP), default_timeout=120).run()
-assert not app.exception, app.exception[0].message
-assert len(app.tabs) == 3
+places = {found.get("url_pathname"): place for place, found in app._registered_pages.items()}
+for page in PAGES:
+    if page.path in places:
+        app._page_hash = places[page.path]
+    app.run()
+    assert not app.exception, (page.path, app.exception[0].message)
+    assert not app.error, (page.path, app.error[0].value)
+assert len(places) >= len(PAGES) - 1, places
 """
 
 
@@ -94,7 +101,7 @@ def test_evidence_of_others_is_imported(tmp_path):
     assert [arm["samples"] for arm in json.loads(done.stdout)["arms"]] == [40, 40]
 
 
-def test_the_page_is_drawn(db):
+def test_every_page_is_drawn(db):
     done = without(PAGE, EVALSVC_DB=db)
     assert done.returncode == 0, done.stderr
 
