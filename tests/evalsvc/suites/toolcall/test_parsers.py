@@ -368,12 +368,16 @@ HOSTILE = [
 @pytest.mark.parametrize("form", ALL)
 @pytest.mark.parametrize("size", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_time_grows_with_the_length_and_no_faster(form, size):
-    """Ten times the text, after each kind of beginning: far from the hundredfold time of a quadratic reading."""
+    """Ten times the text, after each kind of beginning: far from the hundredfold time of a quadratic reading.
+
+    A reading that a busy machine held up is measured again.
+    """
     for start in ["", *form.marks[:1], form.write([BOOK])[:-3]]:
         for unit in HOSTILE:
             for lenient in (False, True):
-                took = [_seconds(form, start + unit * (length // len(unit)), lenient) for length in (size, 10 * size)]
-                assert took[1] < 0.2 or took[1] < 40 * took[0], (start[:30], unit, lenient, took)
+                texts = [start + unit * (length // len(unit)) for length in (size, 10 * size)]
+                tries = ([_seconds(form, text, lenient) for text in texts] for _ in range(3))
+                assert any(took[1] < 0.2 or took[1] < 40 * took[0] for took in tries), (start[:30], unit, lenient)
 
 
 def _seconds(form, text, lenient):
