@@ -27,6 +27,7 @@ HOW: dict[str, Any] = {
     "deadline_s": 1.0,
     "tools": ({"name": "look"},),
     "keep_special": True,
+    "ignore_eos": True,
 }
 HOW_SCORED: dict[str, Any] = {"through": "decode", "top_logprobs": 2, "compare_with": "a", "deadline_s": 1.0}
 
