@@ -76,9 +76,9 @@ def _errors(store: Store, view: RunView) -> None:
 
 
 def _jobs(store: Store) -> None:
-    there, any_shown = reads_arms.jobs_there(store), False
+    any_shown = False
     for title, explained, table, columns, newest in _TABLES:
-        found = reads_arms.rows_of_table(store, table, columns, NEWEST, newest) if there else []
+        found = reads_arms.rows_of_table(store, table, columns, NEWEST, newest)
         if not found:
             continue
         st.html(markup.title(title, explained))

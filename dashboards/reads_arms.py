@@ -1,20 +1,18 @@
-"""What pages about whole arms read: error classes counted in SQL, gate words over runs, jobs where there are any."""
+"""What pages about whole arms read: error classes counted in SQL, gate words over runs, rows of jobs."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, inspect, select
+from sqlalchemy import func, select
 
 from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.reads_flips import score_that_counts
 from evalsvc.history import Point, changes_since, point_of, with_change_points
-from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, NoticeRow, ScheduleRow
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
 
 _ALPHA = 0.05  # of `evalsvc history`'s intervals
-JOB_TABLES = (ScheduleRow, ExecutionRow, AlertRow, NoticeRow, DeliveryRow)
 
 
 def error_classes(store: Store, arm: ArmRecord) -> list[tuple[str, str | None, int]]:
@@ -111,13 +109,6 @@ def _began(store: Store, run_ids: set[int]) -> dict[int, str]:
     with store.session() as session:
         found = session.execute(select(Run.id, Run.created_at).where(Run.id.in_(run_ids)))
         return {row.id: row.created_at for row in found}
-
-
-def jobs_there(store: Store) -> bool:
-    """Whether the database has tables of jobs."""
-    with store.session() as session:
-        found = inspect(session.connection())
-        return all(found.has_table(table.__tablename__) for table in JOB_TABLES)
 
 
 def rows_of_table(store: Store, table: Any, columns: Sequence[str], most: int, newest: str) -> list[dict[str, Any]]:

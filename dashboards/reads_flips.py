@@ -7,7 +7,7 @@ values. An item whose question changed between the arms' runs is none here: its 
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import and_, case, func, inspect, literal, select
+from sqlalchemy import and_, case, func, literal, select
 from sqlalchemy.orm import aliased
 
 from evalsvc.store.records import ArmRecord, Turn
@@ -210,11 +210,9 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
             .where(ScoreRow.sample_id == row.id)
             .order_by(ScoreRow.id)
         ).all()
-        turns: list[Turn] = []
-        if inspect(session.connection()).has_table(TurnRow.__tablename__):
-            columns = (TurnRow.answer, TurnRow.finish_reason, TurnRow.token_ids)
-            rows = session.execute(select(*columns).where(TurnRow.sample_id == row.id).order_by(TurnRow.turn))
-            turns = [Turn(answer, finish, tuple(ids)) for answer, finish, ids in rows]
+        columns = (TurnRow.answer, TurnRow.finish_reason, TurnRow.token_ids)
+        rows = session.execute(select(*columns).where(TurnRow.sample_id == row.id).order_by(TurnRow.turn))
+        turns = [Turn(answer, finish, tuple(ids)) for answer, finish, ids in rows]
     counted = [score for score in scores if arm.reads(item.suite, score.scoring_version)]
     newest = counted[-1].scoring_version if counted else ""
     return Shown(
