@@ -17,6 +17,7 @@ from evalsvc.history import arms_of, history
 from evalsvc.policy import Policy
 from evalsvc.recorded.load import Sources, load
 from evalsvc.store import queries, writer
+from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, NoticeRow, ScheduleRow
 from evalsvc.store.measurements import save
 from evalsvc.store.recording import record_run
 from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored
@@ -299,6 +300,28 @@ def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_
     assert " tokens answered · 15 s</div>" in page  # fp8-weights, alone with its prefill stage
     assert " · 3 s · prefill 12 s with base, int4-sym-decode, kv-damaged</div>" in page
     assert "269.0 MB" in page and "0.45" in page
+
+
+def test_what_is_planned_leased_and_told_stands_on_the_health_page(run_app, database, tmp_path):
+    path = tmp_path / "jobs.db"
+    shutil.copy(database, path)
+    at = "2026-11-30T01:00:00.000+00:00"
+    with open_store(path) as store, store.session() as session, session.begin():
+        session.add(ScheduleRow(job="nightly", cron="0 2 * * *", time_zone="Europe/Berlin", seen_until=at))
+        session.add(NoticeRow(id="n1", job="nightly", subject="arm:c", event="regressed", payload={}, created_at=at))
+        session.flush()
+        done = {"job": "nightly", "planned_at": at, "not_before": at, "status": "failed", "attempt": 2}
+        session.add(ExecutionRow(**done, exit_code=2, message="<b>disk</b>"))
+        session.add(AlertRow(job="nightly", subject="arm:c", word="REGRESSED", alert="regressed", planned_at=at))
+        session.add(DeliveryRow(notice_id="n1", channel="team", not_before=at, tries=3, message="refused"))
+    app = run_app(path, "health")
+    shown = {tuple(frame.value.columns)[0:2]: frame.value for frame in app.dataframe}
+    queue, schedule = shown["id", "job"], shown["job", "cron"]
+    assert (queue.status[0], queue.attempt[0], queue.exit_code[0]) == ("failed", 2, 2)
+    assert queue.message[0] == "<b>disk</b>" and "<b>disk" not in markup_of(app)  # text in a table, never markup
+    assert schedule.time_zone[0] == "Europe/Berlin"
+    assert shown["job", "subject"].word[0] == "REGRESSED"
+    assert (shown["id", "channel"].tries[0], shown["id", "channel"].status[0]) == (3, "pending")
 
 
 PATHS = [listed.path for listed in PAGES]
