@@ -1,5 +1,7 @@
 """A small finished experiment: a baseline, honest candidates, one with a planted fault, hostile answers, an A/A."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,14 @@ PLANS = {
 }
 # name -> every how many items one is lost, one is gained
 LOSSES = {"fp8-weights": (0, 60), "kv-fp8-decode": (0, 55), "int4-asym": (17, 26), "int4-sym-decode": (3, 0)}
+
+
+@pytest.fixture(autouse=True)
+def own_main() -> Iterator[None]:
+    """A page under AppTest takes the place of `__main__`, which every process that a later test spawns would run."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 class Experiment:
