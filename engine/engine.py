@@ -108,6 +108,7 @@ class Engine:
             raise ConfigError("an engine needs at least one arm: give a plan")
         for spec in arms.values():
             spec.check()
+        dispatch.form("cpu")  # what was forced and cannot run is refused before anything is loaded
         self.checkpoint, self.specs = checkpoint, dict(arms)
         self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
         self._asked_length = max_length

@@ -58,12 +58,23 @@ def _device(problems: list[str]) -> dict[str, Any] | None:
         problems.append(f"torch is installed and cannot be imported: {error}")
         return None
     if not torch.cuda.is_available():
-        return {"name": "cpu", "threads": torch.get_num_threads(), "kernels": "torch"}
+        return {"name": "cpu", "threads": torch.get_num_threads(), "kernels": _kernels("cpu", problems)}
     major, minor = torch.cuda.get_device_capability()
     free, total = torch.cuda.mem_get_info()
     memory = {"memory_free_mib": free // 2**20, "memory_mib": total // 2**20}
-    kernels = "triton" if find_spec("triton") else "torch"
-    return {"name": torch.cuda.get_device_name(), "capability": f"{major}.{minor}", **memory, "kernels": kernels}
+    held = {"name": torch.cuda.get_device_name(), "capability": f"{major}.{minor}", **memory}
+    return {**held, "kernels": _kernels("cuda", problems)}
+
+
+def _kernels(device: str, problems: list[str]) -> str | None:
+    """Which form kernels take; None where the one that is asked cannot run."""
+    from evalsvc.kernels.dispatch import described
+
+    try:
+        return described(device)
+    except EvalsvcError as error:
+        problems.append(str(error))
+        return None
 
 
 def _database(db: str, problems: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from evalsvc.engine.checkpoint.open import open_checkpoint
 from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
 from evalsvc.errors import EngineError
+from evalsvc.kernels import dispatch
 from evalsvc.targets.base import ArmFacts
 
 PROBE_TOKENS = 48  # of each passage
@@ -68,7 +69,7 @@ class EmbeddedTarget:
             "tokenizer": hashes["tokenizer"],
             "engine": source_version(),
             "device": f"cpu:{torch.backends.cpu.get_cpu_capability()}",
-            "kernels": "torch",
+            "kernels": dispatch.described("cpu"),
             "threads": self.threads,
             "max_length": self.engine.max_length,  # rope's frequencies can hang on it
             "calibration": None if spec.calibration is None else _sha256(spec.calibration.read_bytes()),
