@@ -22,6 +22,7 @@ from evalsvc.questions import Question, questions
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.answers import answers
+from evalsvc.store.reuse import copy_samples
 from evalsvc.store.run_keys import run_of_key
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
@@ -116,6 +117,7 @@ def execute(
     *,
     new: bool = False,
     key: str | None = None,
+    reuse: bool = False,
     policy: Policy | None = None,
 ) -> int:
     """Runs what is missing and returns the id of the main run.
@@ -126,6 +128,8 @@ def execute(
         report: Told of progress.
         new: Start another run even when this one is finished or under way.
         key: Go on with the run that was begun under this key, finished or not; else start another under it.
+        reuse: Copy what earlier runs of the very same arms answered into a new run, or into the unfinished one, and
+            say so. The A/A is computed all the same, and so is the baseline where the policy wants it fresh.
         policy: A sequential one stops candidates once they are decided; None asks everything.
 
     Raises:
@@ -137,7 +141,8 @@ def execute(
     if key is not None:
         found = _keyed(store, key, prepared.hash, fingerprints)
     else:
-        found = None if new else writer.find_run(store, prepared.hash, fingerprints)
+        status = "running" if reuse else None
+        found = None if new else writer.find_run(store, prepared.hash, fingerprints, status=status)
     run_id = _open_run(store, prepared, "main", None, key) if found is None else found
     arms = _open_arms(store, run_id, facts.values(), prepared)
     jobs = [Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not _finished(store, arm)])]
@@ -146,11 +151,13 @@ def execute(
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
         jobs += [job] if job else []
     if found is None:
-        report.note(f"run {run_id} begins" + ("" if new else _why_new(store, prepared, run_id)))
+        report.note(f"run {run_id} begins" + ("" if new or reuse else _why_new(store, prepared, run_id)))
     elif jobs:
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
     else:
         report.note(f"run {run_id} is finished, nothing is computed; --new starts another")
+    if reuse:
+        _reuse(store, prepared, arms.values(), report)
     for batch in _batches(jobs, prepared, policy):
         workers = min(experiment.workers, len(batch))
         if workers > 1:
@@ -165,6 +172,19 @@ def execute(
     if aa_id is not None:
         writer.finish_run(store, aa_id)
     return run_id
+
+
+def _reuse(store: Store, prepared: Prepared, arms: Iterable[ArmRun], report: Reporter) -> None:
+    """Copies what earlier runs hold of these arms, and says so."""
+    wanted = {question.key for question in prepared.asked}
+    versions = {question.suite.name: question.suite.scoring_version for question in prepared.asked}
+    for arm in arms:
+        copied = copy_samples(store, arm.arm_id, wanted, versions)
+        each = ", ".join(f"{count:,} from {address}" for address, count in copied.items())
+        report.note(
+            f"{arm.facts.name}: {sum(copied.values()):,} of {len(wanted):,} samples are copied"
+            + f" ({each})" * bool(each)
+        )
 
 
 def _why_new(store: Store, prepared: Prepared, run_id: int) -> str:

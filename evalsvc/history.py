@@ -131,7 +131,7 @@ def _changes(before: ArmRecord, arm: ArmRecord) -> Iterator[str]:
 
 def _settings(arm: ArmRecord) -> dict[str, Any]:
     stages = {f"{stage}.{key}": value for stage, held in arm.stages.items() for key, value in held.items()}
-    details = {key: value for key, value in arm.details.items() if key not in ("note", "stopped")}
+    details = {key: value for key, value in arm.details.items() if key not in ("note", "stopped", "reused")}
     return {"plan": arm.plan, **stages, **details, **arm.injected}
 
 

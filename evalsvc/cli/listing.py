@@ -82,6 +82,7 @@ def render_arm(
         ("status", arm.status),
         ("stopped", _stopped(arm)),
         ("samples", f"{totals.samples:,} of {arm.expected:,}, {totals.errors} errors, {totals.skipped} skipped"),
+        ("copied", ", ".join(f"{count:,} from {source}" for source, count in arm.details.get("reused", {}).items())),
         ("tokens", _tokens(totals)),
         ("computing", seconds),
         ("note", arm.details.get("note")),

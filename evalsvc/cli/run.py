@@ -13,6 +13,9 @@ def run(
         str | None, typer.Option("--gate", metavar="POLICY", help="Policy file; its verdicts set the exit code.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start another run even if this one exists.")] = False,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Start another run that copies what the same arms answered before.")
+    ] = False,
     key: Annotated[
         str | None,
         typer.Option("--key", metavar="TEXT", help="Go on with the run begun under this key, or start one under it."),
@@ -26,6 +29,7 @@ def run(
     """Answer every item under every arm, and compare the arms with the baseline.
 
     Continues the latest unfinished run of the same experiment; a finished one is printed again and computes nothing.
+    --new computes everything again; --reuse copies what is the same to the last hash, and says how much.
     Exits 0 once all arms ran; with --gate, as `evalsvc gate` over all candidates.
 
     \b
@@ -49,6 +53,8 @@ def run(
 
     if new and key is not None:
         raise ConfigError("--new and --key contradict each other: a key's run is gone on with")
+    if reuse and (new or key is not None):
+        raise ConfigError(f"--reuse and {'--new' if new else '--key'} contradict each other: it computes what it asks")
     prepared = prepare(Path(file), allow_code=allow_code)
     named = prepared.experiment.policy
     if gate is not None:
@@ -63,7 +69,7 @@ def run(
         report.note(provable_sentence(prepared.items_by_suite(), policy))
         try:
             with run_lock(db, wait=wait), open_store(db, create=True) as store:
-                run_id = execute(prepared, store, report, new=new, key=key, policy=policy)
+                run_id = execute(prepared, store, report, new=new, key=key, reuse=reuse, policy=policy)
                 decisions = decide_run(store, run_id, policy)
         except KeyboardInterrupt:
             report.note("what was answered is stored; the same command goes on from there")

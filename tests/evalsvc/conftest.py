@@ -167,14 +167,14 @@ class Heard:
 
 @pytest.fixture(scope="session")
 def execute_file() -> Callable[..., tuple[int, Heard]]:
-    """`execute_file(path, database, new=False)`: in this process; returns run id and what was said."""
+    """`execute_file(path, database, **keys)`: `execute` in this process; returns run id and what was said."""
     from evalsvc.execution import execute, prepare
     from evalsvc.store.session import open_store
 
-    def call(path: Path, database: Path, new: bool = False) -> tuple[int, Heard]:
+    def call(path: Path, database: Path, **keys: Any) -> tuple[int, Heard]:
         heard = Heard()
         with open_store(database, create=True) as store:
-            return execute(prepare(path), store, heard, new=new), heard
+            return execute(prepare(path), store, heard, **keys), heard
 
     return call
 

@@ -140,6 +140,11 @@ def edited(path: Path, old: str, new: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("option", [["--new"], ["--key", "x"]])
+def test_copying_contradicts_what_computes(write, refused, option):
+    assert f"--reuse and {option[0]} contradict each other" in refused(write(), "--reuse", *option)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
