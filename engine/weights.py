@@ -5,10 +5,7 @@ that the format asks for is packed like any other linear. Routers are shared too
 One tensor is in memory beside what stays, and of experts one matrix of one expert.
 """
 
-import ctypes
-import gc
 import re
-import sys
 from collections.abc import Iterator
 
 import torch
@@ -22,6 +19,7 @@ from .experts import PlanExperts, hold_routers, is_experts, is_router
 from .layout import layout_of
 from .linear import PlanLinear
 from .matrix import PlanMatrix
+from .memory import Returns, give_back
 from .model import empty_model
 from .placing import Placed, expert_shapes, place
 from .precision import WeightFormat
@@ -71,7 +69,7 @@ class WeightSet:
         self.experts: dict[str, PlanExperts] = {}
         self._fill(checkpoint, shared.setdefault(self.dtype, {}))
         self.model.eval().requires_grad_(False)
-        _give_memory_back()
+        give_back()
 
     def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
         modules = dict(self.model.named_modules())
@@ -84,8 +82,10 @@ class WeightSet:
         for name, module in self._definitions.items():
             self.experts[name] = PlanExperts(module, self.fmt)
             self.model.set_submodule(name, self.experts[name])
+        returns = Returns()
         for stored, name, module, expert, part in self._placed(checkpoint):
             owner, _, leaf = name.rpartition(".")
+            returns.note(stored.nbytes)
             if name not in wanted:
                 continue
             if module:
@@ -190,10 +190,3 @@ class WeightSet:
     def shared_tensors(self) -> list[Tensor]:
         """Embeddings, norms, routers, biases of experts and an lm_head that is not packed, each once."""
         return list({t.data_ptr(): t for t in self._parameters().values()}.values())
-
-
-def _give_memory_back() -> None:
-    """Hands what loading freed back to the system; glibc keeps it otherwise, a hundred MB and more."""
-    gc.collect()
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)

@@ -30,6 +30,11 @@ class StoredTensor(ABC):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values in `dtype`."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
     @abstractmethod
     def rows(self, some: slice) -> Tensor:
         """Some of the outermost dimension in `dtype`; may be a view of the file."""

@@ -1,18 +1,13 @@
-"""A checkpoint in a format: what is held once, what is shared, what is packed, and what loading costs in memory."""
+"""A checkpoint in a format: what is held once, what is shared, what is packed."""
 
 import json
-import re
-import select
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig
 
 from evalsvc.engine.checkpoint.base import StoredTensor
 from evalsvc.engine.checkpoint.directory import ModelDirectory
@@ -226,80 +221,3 @@ def test_frequencies_that_older_checkpoints_hold_are_left_out(model):
 def test_a_group_that_does_not_divide_names_the_layer(model):
     with pytest.raises(ConfigError, match=r"int4:g64 does not divide the 96 inputs of model\.layers\.0\.mlp\.down"):
         weights(model("llama"), "w=int4:g64")
-
-
-# -- what loading costs ------------------------------------------------------------------------------------------------
-
-PROBE = """
-import re, sys, torch
-torch.set_num_threads(1)
-from evalsvc.engine.checkpoint.open import open_checkpoint
-from evalsvc.engine.precision import parse_plan
-from evalsvc.engine.weights import WeightSet
-checkpoint = open_checkpoint(sys.argv[1])
-fmt = parse_plan(sys.argv[2]).prefill.weights
-WeightSet(open_checkpoint(sys.argv[3]), fmt, {})  # everything is imported and warm
-print("ready", flush=True)
-sys.stdin.readline()
-held = WeightSet(checkpoint, fmt, {})
-linears = [t for layer in held.linears.values() for t in (*layer.matrix.packed_tensors(), layer.weight)]
-unique = {t.data_ptr(): t.nbytes for t in (*linears, *held.shared_tensors())}
-print(sum(unique.values()), flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.fixture(scope="module")
-def middling(tmp_path_factory) -> Path:
-    """A random llama of 260 MB in bf16 in four files, whose largest tensors are a fifth of it."""
-    path = tmp_path_factory.mktemp("middling")
-    hidden, mlp, vocabulary, layers = 1024, 4096, 24000, 5
-    config = LlamaConfig(hidden_size=hidden, intermediate_size=mlp, vocab_size=vocabulary, num_hidden_layers=layers)
-    config.update({"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64})
-    config.save_pretrained(path)
-    values = torch.randn(vocabulary * hidden, generator=torch.Generator().manual_seed(0)).mul_(0.02).bfloat16()
-    shapes = {"model.embed_tokens": (vocabulary, hidden), "model.norm": (hidden,), "lm_head": (vocabulary, hidden)}
-    for i in range(layers):
-        rows = {"q": hidden, "k": hidden // 4, "v": hidden // 4, "o": hidden}
-        shapes |= {f"model.layers.{i}.self_attn.{name}_proj": (out, hidden) for name, out in rows.items()}
-        shapes |= {f"model.layers.{i}.mlp.{name}_proj": (mlp, hidden) for name in ("gate", "up")}
-        shapes |= {f"model.layers.{i}.mlp.down_proj": (hidden, mlp)}
-        shapes |= {f"model.layers.{i}.{name}_layernorm": (hidden,) for name in ("input", "post_attention")}
-    placed = {}
-    for number in range(4):
-        members = sorted(shapes)[number::4]
-        file = f"model-{number}.safetensors"
-        held = {name: values[: torch.Size(shapes[name]).numel()].view(shapes[name]).clone() for name in members}
-        save_file({f"{name}.weight": tensor for name, tensor in held.items()}, path / file)
-        placed |= {f"{name}.weight": file for name in members}
-    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
-    return path
-
-
-def anonymous_bytes(pid: int) -> int:
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory by kind is read from /proc")
-@pytest.mark.parametrize("plan", ["w=bf16", "w=int4:g32:asym", "w=fp8:block128:lm_head", "w=int8", "w=nvfp4"])
-def test_loading_never_holds_more_than_what_stays_one_file_and_a_tenth(middling, tiny, plan):
-    """Anonymous memory: pages of mapped files go when others need them."""
-    command = [sys.executable, "-c", PROBE, str(middling), plan, str(tiny("llama"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        before, samples = anonymous_bytes(process.pid), []
-        process.stdin.write("\n")
-        process.stdin.flush()
-        while not select.select([process.stdout], [], [], 0.001)[0]:
-            samples.append(anonymous_bytes(process.pid) - before)
-        stays = int(process.stdout.readline())
-        after = anonymous_bytes(process.pid) - before
-        process.stdin.write("\n")
-    shard = max(path.stat().st_size for path in middling.glob("*.safetensors"))
-    assert len(samples) > 50
-    assert 0.95 * stays < after < 1.05 * stays + 2**23  # what is held is what was counted
-    assert max(samples) < 1.1 * (stays + shard)
