@@ -32,7 +32,7 @@ class SuiteReport:
         changed: Those of them whose own metric is another one than before.
         held: Samples that had scores under it.
         errors: Samples without an answer, which stay errors.
-        without_metric: Samples whose item has no metric.
+        without_metric: Those of the added and held whose item has no metric; their failure modes are found again.
         left: By item why it has no score under this version.
     """
 
@@ -109,7 +109,7 @@ def rescore(
             reports += found.values()
             additions += added
             switched[arm.id] = {name: report.version for name, report in found.items() if report.switches}
-    if not any(report.added or report.held or report.without_metric for report in reports):
+    if not any(report.added or report.held for report in reports):
         suites = ", ".join(sorted({question.suite.name for question in asked}))
         first = next((f": {item} {why}" for report in reports for item, why in report.left.items()), "")
         raise ConfigError(f"run {run.id} of {store.name}: no sample of the suites {suites} can be scored again{first}")
@@ -141,7 +141,7 @@ def _rescore_arm(
     for stored in held:
         version = versions.get(stored.suite, "")
         report = reports.setdefault(stored.suite, SuiteReport(arm.address, stored.suite, version))
-        read = arm.rescored.get(stored.suite) or next(reversed(stored.values), None)
+        read = arm.rescored.get(stored.suite) or next(reversed(stored.values or dict.fromkeys(stored.versions)), None)
         if stored.status == "scored" and read in stored.versions:
             report.before.add(read)
         question = today.get((stored.suite, stored.item_id, stored.through, stored.repeat))
@@ -150,7 +150,7 @@ def _rescore_arm(
             continue
         added.append(new)
         report.added += 1
-        own = next(s.value for s in new.scores if _is_own(s.metric, s.filter, stored))
+        own = next((s.value for s in new.scores if _is_own(s.metric, s.filter, stored)), None)
         report.changed += own != stored.values.get(read or "")
     return reports, added
 
@@ -164,9 +164,7 @@ def _rescore_sample(stored: StoredAnswer, question: Question | None, report: Sui
     if question is None or why is not None:
         report.left[_name(stored)] = why or NO_LONGER
         return None
-    if not question.item.metric:
-        report.without_metric += 1
-        return None
+    report.without_metric += not question.item.metric
     if question.suite.scoring_version in stored.versions:
         report.held += 1
         return None

@@ -16,7 +16,8 @@ _LONGEST_CELL = 2**31 - 1  # csv's own limit of 128 KiB is less than some answer
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, row) of a CSV file (`.csv`, `.tsv`, `.txt`) or of a file of JSON objects, one a line (any other name).
 
-    A byte order mark, CRLF and blank lines are no part of a row.
+    A byte order mark, CRLF and blank lines are no part of a row. A row of JSON ends at a line feed and nowhere else: text
+    may hold any other separator.
 
     Raises:
         ConfigError: Unreadable, not UTF-8, not such a file, or cut off; names file and line.
@@ -35,7 +36,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with _reading(path), path.open(encoding="utf-8-sig") as file:
+    with _reading(path), path.open(encoding="utf-8-sig", newline="\n") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

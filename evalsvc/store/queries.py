@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, case, func, select
+from sqlalchemy import Row, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
@@ -369,9 +369,13 @@ def item_scores(
 
 
 def _sides_query(arm_id: int) -> Any:
-    """Every sample of an arm with its item, once per scoring version, the newest score last."""
+    """Every sample of an arm with its item, once per scoring version, the newest score last.
+
+    Of an item without a metric its failure modes say under which version it was scored.
+    """
     own = ScoreRow.metric.in_((ItemRow.metric, ItemRow.metric + ".0"))  # of a corpus metric there may be parts alone
-    score = and_(ScoreRow.sample_id == Sample.id, own, ScoreRow.filter == ItemRow.filter)
+    modes = and_(ItemRow.metric == "", ScoreRow.metric == ANY)
+    score = and_(ScoreRow.sample_id == Sample.id, or_(own, modes), ScoreRow.filter == ItemRow.filter)
     return (
         select(
             ItemRow.suite,

@@ -129,7 +129,8 @@ class Side:
 
     Attributes:
         value: The item's 0/1 metric, None unless the sample is scored.
-        scoring_version: Under which `value` was given; None without a score.
+        scoring_version: Under which `value` was given, or failure modes where the item has no metric; None without a
+            score.
         scores: The sample's other metrics through the same filter, where they were asked for; parts of a corpus metric
             are `METRIC.0`, `METRIC.1`.
     """

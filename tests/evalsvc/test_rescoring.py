@@ -1,5 +1,6 @@
 """Stored answers under changed rules: every arm alike, old scores kept, all or nothing."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,8 @@ import pytest
 
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, ScoreResult
 from evalsvc.errors import ConfigError, EvidenceError
+from evalsvc.evidence import find_faults
+from evalsvc.policy import Policy
 from evalsvc.questions import questions
 from evalsvc.rescoring import rescore, run_to_rescore
 from evalsvc.runner import ArmRun, run_group
@@ -21,6 +24,7 @@ from evalsvc.store.session import Store, open_store
 from evalsvc.suites import lmeval
 from evalsvc.suites.base import Item, Score
 from evalsvc.suites.formats import FormatSuite
+from evalsvc.suites.own import PromptSuite
 from evalsvc.suites.toolcall import ToolCallSuite
 from evalsvc.targets.base import ArmFacts
 
@@ -285,6 +289,55 @@ def test_a_conversation_that_goes_on_today_is_left(talked, monkeypatch):
     monkeypatch.setattr(Talk, "scoring_version", "talk-2")
     with pytest.raises(ConfigError, match="one its earlier turns were not stored, or its conversation goes on today"):
         rescore(talked, questions([Talk(turns=4)], ()), queries.run_record(talked, 1))
+
+
+class Echo:
+    """Answers every prompt with itself."""
+
+    def submit(self, requests):
+        for request in requests:
+            yield GenerateResult(
+                id=request.id,
+                arm=request.arms[0],
+                text=str(request.prompt),
+                token_ids=(1, 2),
+                prompt_tokens=3,
+                prompt_sha256="r",
+                finish_reason="stop",
+                stage_tokens={"prefill": 1, "decode": 1},
+            )
+
+
+GATED = Policy(name="p", margins=[{"suite": "own", "metric": "free_of.any", "margin_points": 1.0}])  # pyright: ignore
+
+
+def test_prompts_without_a_check_are_held_to_one_scoring_version(tmp_path, monkeypatch):
+    """Their failure modes are scores, too: found by unequal rules, they are compared with nothing."""
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps({"id": f"i{n}", "prompt": f"Say {n}."}) + "\n" for n in range(4)))
+    with open_store(tmp_path / "own.sqlite", create=True) as store:
+        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        about = {"plan": "", "stages": {}, "injected": {}, "details": {}}
+        for name, version in (("base", "prompts-1"), ("other", "prompts-2")):
+            monkeypatch.setattr(PromptSuite, "scoring_version", version)
+            asked = questions([PromptSuite("own", path)], ())
+            arm = writer.open_arm(store, run, name=name, fingerprint=name, expected=4, **about)
+            run_group(store, Echo(), [ArmRun(run, arm, ArmFacts(name=name, fingerprint=name, **about))], asked, 0)
+
+        def faults():
+            arms = queries.arms(store, run)
+            found = find_faults(*arms, queries.pairs(store, *arms, scores_of={"own"}), GATED)
+            return [fault for fault in found if "unequal versions" in fault or "not_rescored" in fault]
+
+        (fault,) = faults()
+        assert fault.endswith("4 items, first own/i0")
+        reports = {r.arm: r for r in rescore(store, asked, queries.run_record(store, run))}
+        assert [(r.added, r.held, r.without_metric, r.changed) for r in reports.values()] == [(4, 0, 4, 0), (0, 4, 4, 0)]
+        assert reports["1:base"].before == {"prompts-1"} and reports["1:base"].switches
+        assert faults() == []
+        pairs = queries.pairs(store, *queries.arms(store, run), scores_of={"own"})
+        assert {side.scoring_version for p in pairs for side in (p.baseline, p.candidate)} == {"prompts-2"}
+        assert {side.scores["free_of.any"] for p in pairs for side in (p.baseline, p.candidate)} == {1.0}
 
 
 def test_all_that_an_answer_is_made_of_is_stored_or_belongs_to_no_score():

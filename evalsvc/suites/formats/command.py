@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,12 @@ from pathlib import Path
 from evalsvc.errors import EvidenceError
 
 RIGHT, WRONG = 0, 1
+# What interpreters write of a program that they gave up, which then ends with status 1 as if it had judged.
+_CRASH = re.compile(
+    rb"^(Traceback \(most recent call last\):|(Syntax|Indentation|Tab)Error: |.*: No module named "
+    rb"|Node\.js v\d|Exception in thread \"|\S+\.rb:\d+:in )",
+    re.MULTILINE,
+)
 
 
 def refused_by(command: Sequence[str], answer: str, folder: Path, timeout_s: float) -> bool:
@@ -25,8 +32,9 @@ def refused_by(command: Sequence[str], answer: str, folder: Path, timeout_s: flo
         timeout_s: Seconds after which it, and what it started, is killed.
 
     Raises:
-        EvidenceError: It cannot be started, was killed, ran too long, or ended with another status. Then nobody knows
-            whether the answer is right.
+        EvidenceError: It cannot be started, was killed, ran too long, ended with another status, or ended with status 1
+            because its interpreter gave it up (an exception that nothing caught). Then nobody knows whether the answer
+            is right.
     """
     said = " ".join(command)
     try:
@@ -48,10 +56,12 @@ def refused_by(command: Sequence[str], answer: str, folder: Path, timeout_s: flo
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if process.returncode not in (RIGHT, WRONG):
+    crashed = process.returncode == WRONG and _CRASH.search(complaint) is not None
+    if crashed or process.returncode not in (RIGHT, WRONG):
         last = complaint.decode("utf-8", "replace").strip().split("\n")[-1][-200:]
         how = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
-        raise EvidenceError(f"check.command {said!r} ended with {how}{': ' * bool(last)}{last}; 0 is right and 1 wrong")
+        rule = "a crash is no verdict" if crashed else "0 is right and 1 wrong"
+        raise EvidenceError(f"check.command {said!r} ended with {how}{': ' * bool(last)}{last}; {rule}")
     return process.returncode == WRONG
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from evalsvc.errors import ConfigError
 from evalsvc.recorded.lmeval import read_arms
+from evalsvc.recorded.rows import read_rows
 
 from .conftest import DATE, chosen_row, written_row
 
@@ -353,17 +354,29 @@ def test_files_that_lm_eval_itself_writes_are_read(write, tmp_path):
     }
 
 
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
-def test_a_record_ends_at_a_line_feed_alone(write, separator):
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c"])
+def test_lm16_a_record_ends_at_a_line_feed_alone(write, separator):
+    """JSON forbids the last three inside a string unless they are escaped, so that they are escaped there."""
     rows = [written_row(7, f"first{separator}second", 1.0), written_row(8, "ok", 0.0)]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    assert separator < " " or separator in lines[0]
     for end in ("\n", "\r\n"):
         path = write("a/samples_t_2026-11-30T01-15-25.614686.jsonl", end.join(lines) + end)
         samples, _ = only([path])
         assert [(s.item_id, s.answer) for s in samples] == [("t:7", f"first{separator}second"), ("t:8", "ok")]
 
 
-def test_one_documents_number_on_another_document_is_never_paired(samples_file):
+@pytest.mark.parametrize("between", ["\r", "\v", "\f", "\x1c", "\u0085", "\u2028"])
+def test_lm16_nothing_but_a_line_feed_parts_two_records(write, between):
+    """A reader with universal newlines would find two records at a carriage return."""
+    path = write("a.jsonl", between.join('{"item": "%s", "correct": 1}' % name for name in "ab") + "\n")
+    with pytest.raises(ConfigError, match=r"a\.jsonl:1: is no JSON"):
+        list(read_rows(path))
+    path = write("b.jsonl", '{"item": "a",\r"correct": 1}\r\n{"item": "b", "correct": 0}\n')
+    assert [(line, row["item"]) for line, row in read_rows(path)] == [(1, "a"), (2, "b")]
+
+
+def test_lm17_one_documents_number_on_another_document_is_never_paired(samples_file):
     """lm-eval's `--samples` with an unsorted list numbers documents wrongly; the hashes tell."""
     right = only([samples_file("a", "t", [written_row(n, "x", 1.0) for n in (2, 5, 9)])])[0]
     swapped = [written_row(n, "x", 1.0, doc_hash=f"d{m}", prompt_hash=f"p{m}") for n, m in ((5, 2), (2, 5), (9, 9))]

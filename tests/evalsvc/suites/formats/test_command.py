@@ -40,15 +40,18 @@ def test_the_exit_status_is_the_score_and_the_answer_is_read_once(tmp_path, answ
 
 @pytest.mark.parametrize(
     ("status", "says"),
-    [("2", "exit status 2"), ("text.nothing", "AttributeError"), ("__import__('os').abort()", "signal 6")],
+    [
+        ("2", "exit status 2"),
+        ("__import__('os').abort()", "signal 6"),
+        ("__import__('os').kill(__import__('os').getpid(), 9)", "signal 9"),
+        ("text.nothing", "exit status 1: AttributeError: .*; a crash is no verdict"),
+        ("__import__('nowhere')", "ModuleNotFoundError"),
+        ("0 if", "SyntaxError"),
+    ],
 )
 def test_a_program_that_fails_is_an_error_and_no_wrong_answer(tmp_path, answer, status, says):
+    """An exception that nothing caught ends Python with status 1, which would call the answer wrong."""
     (tmp_path / "check.py").write_text(PROGRAM.format(status))
-    if "Attribute" in says:  # an uncaught exception ends Python with status 1, which would call the answer wrong
-        (tmp_path / "check.py").write_text(
-            "import os, sys\ntry:\n    sys.nothing\nexcept AttributeError:\n    os._exit(70)"
-        )
-        says = "exit status 70"
     with pytest.raises(EvidenceError, match=says):
         scored(suite_of(tmp_path), "yes", answer)
 
@@ -63,6 +66,27 @@ def test_a_program_that_is_not_there_or_never_ends_is_an_error(tmp_path, answer)
     with pytest.raises(EvidenceError, match=r"ran for more than 0\.5 s"):
         scored(suite_of(tmp_path, timeout_s=0.5), "yes", answer)
     assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    ("complaint", "crash"),
+    [
+        ("/usr/bin/python3: No module named nowhere", True),
+        ("ReferenceError: x is not defined\n    at a.js:1\n\nNode.js v22.1.0", True),
+        ('Exception in thread "main" java.lang.Error', True),
+        ("check.rb:3:in `<main>': oops (RuntimeError)", True),
+        ("wrong: expected a Traceback", False),
+        ("the answer raises SyntaxError: invalid", False),
+        ("", False),
+    ],
+)
+def test_status_1_is_wrong_unless_an_interpreter_says_that_it_gave_up(tmp_path, complaint, crash):
+    command = [sys.executable, "-c", f"import sys; sys.stderr.write({complaint!r}); sys.exit(1)"]
+    if crash:
+        with pytest.raises(EvidenceError, match="a crash is no verdict"):
+            refused_by(command, "yes", tmp_path, 10)
+    else:
+        assert refused_by(command, "yes", tmp_path, 10)
 
 
 @pytest.mark.parametrize("text", ["$(touch pwned); `touch pwned`", "\x00\ud800\u2028", "x" * 3_000_000])
