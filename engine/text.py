@@ -99,6 +99,26 @@ class Text:
         _check_unicode(text, "the conversation")
         return text
 
+    def leading_bos(self, prompt: str | Sequence[int] | Messages, tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """Beginning-of-sequence tokens at the start of a prompt as `encode` makes it; only the start is encoded.
+
+        Raises:
+            EngineError: As `encode`.
+        """
+        bos, spelt = self.tokenizer.bos_token_id, self.tokenizer.bos_token
+        if not isinstance(prompt, str) and any(isinstance(entry, Mapping) for entry in prompt):
+            text = self.write(prompt, tools or None)  # pyright: ignore[reportArgumentType]
+            ids = self.encode_plain(text[: _start(spelt)])
+        else:
+            ids = self.encode(prompt[: _start(spelt)] if isinstance(prompt, str) else prompt)
+        return next((place for place, token in enumerate(ids) if token != bos), len(ids))
+
+    @cached_property
+    def adds_bos(self) -> bool | None:
+        """Whether a plain text begins with a beginning-of-sequence token; None where the tokenizer knows none."""
+        bos = self.tokenizer.bos_token_id
+        return None if bos is None else self.tokenizer.encode("a")[:1] == [bos]
+
     @property
     def prefix_id(self) -> int:
         """What a text without context follows, as in lm-eval: beginning of sequence, else its end.
@@ -211,6 +231,11 @@ def _split(context: str, continuation: str, encode: Callable[[str], list[int]]) 
     kept = context.rstrip()
     ids = encode(kept)
     return ids, encode(context + continuation)[len(ids) :]
+
+
+def _start(bos: Any) -> int:
+    """Characters that hold a few spellings of the beginning-of-sequence token and some more."""
+    return 16 + 8 * len(str(bos or ""))
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:

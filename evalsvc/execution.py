@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from evalsvc.beginnings import beginnings, flaws
 from evalsvc.decision import Stop
 from evalsvc.divergence import along_answers, paths_of
 from evalsvc.errors import CapabilityError, ConfigError
@@ -262,6 +263,10 @@ def run_job(prepared: Prepared, store: Store, job: Job, policy: Policy | None, r
     labels = {name: f"{name} again (A/A)" if job.again else name for name in arms}
     watch = None if job.again else _watch(store, prepared, job.run_id, policy)
     _run(store, target, arms, prepared, experiment.seed + job.again, report, labels, watch)
+    begun = beginnings(target, [question.request for question in prepared.asked])
+    if experiment.baseline in job.arms and not job.again:
+        for flaw in flaws(begun):
+            report.note(flaw)
     compared = [arm for name, arm in arms.items() if job.again or name != experiment.baseline]
     problems: dict[str, list[str]] = {}
     beside = {} if job.again else _along_answers(store, target, compared, prepared)
@@ -272,7 +277,7 @@ def run_job(prepared: Prepared, store: Store, job: Job, policy: Policy | None, r
         if arm.facts.name in beside:
             writer.save_probe(store, arm.arm_id, beside[arm.facts.name])
     for name, arm in arms.items():
-        _finish(store, target, arm, problems.get(name, []))
+        _finish(store, target, arm, problems.get(name, []), begun)
 
 
 def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
@@ -493,11 +498,12 @@ def silent_stages(baseline: ArmFacts, arm: ArmFacts, probe: dict[str, dict[str, 
     return problems
 
 
-def _finish(store: Store, target: Any, arm: ArmRun, problems: Iterable[str]) -> None:
+def _finish(store: Store, target: Any, arm: ArmRun, problems: Iterable[str], begun: Mapping[str, Any] | None) -> None:
     """Stores the proof. A stage that this process never ran (its samples came before a kill) runs once for it."""
     proof = target.proof(arm.facts.name)
     if not all(proof[stage]["tokens_computed"] for stage in ("prefill", "decode")):
         target.distributions(arm.facts.name, [PROOF_TEXT])
         proof = target.proof(arm.facts.name)
     proof["mismatches"] += problems
+    proof["beginnings"] = begun
     writer.finish_arm(store, arm.arm_id, proof, "mismatched" if proof["mismatches"] else "matched")

@@ -43,6 +43,7 @@ from evalsvc.model_args import check_name, prepared, split_options
 from evalsvc.suites.task_check import generation_of
 
 NAME = "evalsvc"
+CACHE_OWNER = "evalsvc model"  # key in lm-eval's cache of answers, beside its hashes of requests
 log = logging.getLogger(__name__)
 
 
@@ -117,6 +118,16 @@ class EvalsvcLM(TemplateLM):
         own_length = resolve_max_length(self.engine.arm().prefill.weights.model.config, self.tokenizer)
         self.max_length = max_length or own_length
         self._context_ids = lru_cache(maxsize=1024)(self.tok_encode)
+        self._begun: Counter[int] = Counter()
+        self._whose = hashlib.sha256(
+            json.dumps(
+                [
+                    self.engine.hashes,
+                    *(str(self.engine.arm().spec.plan), through, self.max_length, self.max_gen_toks, add_bos_token),
+                    *(prefix_token_id, think_end_token),
+                ]
+            ).encode()
+        ).hexdigest()
         if batch_size not in (None, 1, "1", "auto"):
             log.warning("batch_size=%s is not read: the engine batches continuously, up to max_batch", batch_size)
 
@@ -168,6 +179,26 @@ class EvalsvcLM(TemplateLM):
         ids = self._context_ids(kept)
         return list(ids), self.tok_encode(context + continuation)[len(ids) :]
 
+    def _note_start(self, ids: Sequence[int]) -> None:
+        """Counts the beginning-of-sequence tokens that a prompt begins with."""
+        bos = self.tokenizer.bos_token_id
+        self._begun[next((place for place, token in enumerate(ids) if token != bos), len(ids))] += 1
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Takes lm-eval's cache of answers (`--use_cache`), which does not tell models apart, as this model's own.
+
+        Raises:
+            ConfigError: It holds answers of another model, plan or option, or answers of nobody knows whom.
+        """
+        kept = getattr(cache_hook, "dbdict", None)
+        if kept is not None:
+            owner = kept.get(CACHE_OWNER)
+            if owner != self._whose and len(kept):
+                whose = "another model, plan or option" if owner else "a model that nobody wrote down"
+                raise ConfigError(f"the cache {kept.filename} holds answers of {whose}; give --use_cache another path")
+            kept[CACHE_OWNER] = self._whose
+        super().set_cache_hook(cache_hook)
+
     @property
     def tokenizer_name(self) -> str:
         """What lm-eval's cache of prompts is kept under."""
@@ -195,7 +226,9 @@ class EvalsvcLM(TemplateLM):
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         groups: dict[tuple[int, ...], list[int]] = {}
-        for i, (_text, context, continuation) in enumerate(requests):
+        for i, (text, context, continuation) in enumerate(requests):
+            if text is not None:  # no window of a rolling text, which begins anywhere
+                self._note_start(context)
             groups.setdefault(self._window(context, continuation), []).append(i)
         asked = [
             ScoreRequest(
@@ -276,6 +309,7 @@ class EvalsvcLM(TemplateLM):
         if room < 1:
             raise ConfigError(f"generation_kwargs max_gen_toks: {limit} leaves no prompt in {self.max_length} tokens")
         ids = self.tok_encode(context)
+        self._note_start(ids)
         if len(ids) > room:
             log.warning("a prompt of %d tokens is cut to its last %d", len(ids), room)
         key = json.dumps([self.seed, context, arguments], default=str)
@@ -322,6 +356,7 @@ class EvalsvcLM(TemplateLM):
             "plan": plan,
             "score_through": self.through,
             "max_length": self.max_length,
+            "bos_at_start": {str(count): self._begun[count] for count in sorted(self._begun)},
             "model_hashes": self.engine.hashes,
             "proof": proof,
         }

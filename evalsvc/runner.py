@@ -32,6 +32,7 @@ from evalsvc.store.records import NewSample, NewScore, Turn
 from evalsvc.store.session import Store
 from evalsvc.suites.base import Asked, Score
 from evalsvc.suites.degenerate import failure_scores
+from evalsvc.suites.likelihoods import impossible_answer
 from evalsvc.targets.base import ArmFacts, Target
 
 FLUSH_SAMPLES = 16
@@ -325,7 +326,12 @@ def new_scores(question: Question, answers: Sequence[Answer]) -> tuple[tuple[New
 
 def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Score], str | None]:
     """The suite's scores, or none and why."""
-    item = question.item
+    item, asked = question.item, question.request
+    for answer in answers:
+        if isinstance(answer, ScoreResult) and not isinstance(asked, GenerateRequest):
+            problem = impossible_answer(asked, answer)
+            if problem is not None:
+                return (), problem
     try:
         scores = question.suite.score(item, answers)
     except EvidenceError as error:

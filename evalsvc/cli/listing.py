@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evalsvc.beginnings import in_words
 from evalsvc.calling import CallFigures
 from evalsvc.cli.common import one_line
 from evalsvc.serving.figures import CellFigures
@@ -88,6 +89,7 @@ def render_arm(
         ("note", arm.details.get("note")),
         ("fingerprint", arm.fingerprint),
         ("proof", arm.proof_status or "none"),
+        ("prompts", in_words((arm.proof or {}).get("beginnings"))),
     ):
         if value:
             _add(facts, name, value)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evalsvc.beginnings import flaws
 from evalsvc.cli.common import one_line
 from evalsvc.cli.deciding import decide_stored, stored_aa
 from evalsvc.decision import Decision
@@ -69,6 +70,7 @@ def _measured(store: Store, arm: ArmRecord) -> dict[str, Any]:
         "injected": arm.injected,
         "proof": arm.proof_status,
         "batches": (arm.proof or {}).get("batches"),
+        "beginnings": (arm.proof or {}).get("beginnings"),
         # not the samples' own times, which overlap in a batch
         "seconds": sum(seconds for seconds, others in arm.seconds().values() if not others),
         "prompt_tokens": totals.prompt_tokens,
@@ -102,6 +104,7 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
     ]
     notes = {arm.name: arm.details.get("note") for arm in queries.arms(store, run_id)}
     lines += [f"{name}: {note}" for name, note in notes.items() if note]
+    lines += dict.fromkeys(flaw for arm in measured for flaw in flaws(arm["beginnings"]))
     return Group(table, *(Text(one_line(line), "dim") for line in lines))
 
 

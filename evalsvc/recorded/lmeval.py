@@ -14,6 +14,7 @@ from evalsvc.recorded.lmeval_choice import Chosen, choose_all
 from evalsvc.recorded.lmeval_files import TaskFacts, find_samples, read_facts
 from evalsvc.recorded.lmeval_rows import Document, read_documents, score_name
 from evalsvc.store.records import NewSample, NewScore
+from evalsvc.suites.likelihoods import all_zero
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,8 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
     logprobs = document.logprobs if document.scored_by == LOGLIKELIHOOD else []
     if not all(map(math.isfinite, logprobs)):
         problem = "a log-probability is missing or not finite"
+    elif document.scored_by == LOGLIKELIHOOD and not problem:
+        problem = all_zero(logprobs) or ""
     scored_by_choice = document.scored_by == LOGLIKELIHOOD
     item = {
         "suite": name.suite,

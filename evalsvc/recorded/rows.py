@@ -16,8 +16,8 @@ _LONGEST_CELL = 2**31 - 1  # csv's own limit of 128 KiB is less than some answer
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, row) of a CSV file (`.csv`, `.tsv`, `.txt`) or of a file of JSON objects, one a line (any other name).
 
-    A byte order mark, CRLF and blank lines are no part of a row. A row of JSON ends at a line feed and nowhere else: text
-    may hold any other separator.
+    A byte order mark, CRLF and blank lines are no part of a row. A row of JSON ends at a line feed and nowhere else:
+    text may hold any other separator.
 
     Raises:
         ConfigError: Unreadable, not UTF-8, not such a file, or cut off; names file and line.

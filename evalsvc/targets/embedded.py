@@ -96,6 +96,18 @@ class EmbeddedTarget:
         """Token ids of a text or of messages, as they are served."""
         return self.engine.text.encode(prompt)
 
+    def begins(self, prompt: Any, tools: Sequence[Mapping[str, Any]] = ()) -> int | None:
+        """Beginning-of-sequence tokens at the start of a prompt; None for one that the engine refuses."""
+        try:
+            return self.engine.text.leading_bos(prompt, tools)
+        except EngineError:
+            return None
+
+    @property
+    def adds_bos(self) -> bool | None:
+        """Whether the tokenizer begins a plain text with one; None where it knows no such token."""
+        return self.engine.text.adds_bos
+
     def distributions(self, arm: str, passages: Sequence[str], *, together: bool = True) -> dict[str, list[Tensor]]:
         """Logits of fixed passages through each stage alone.
 

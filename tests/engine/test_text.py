@@ -66,6 +66,30 @@ def test_a_beginning_of_sequence_that_the_tokenizer_never_writes_is_not_made_up(
     assert text.encode("<bos>a").count(0) == 1
 
 
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("a" * 99, 1), ("<bos>a", 1), ("<bos><bos>a", 2), ("<bos>" * 5, 5), ([0, 0, 7], 2), ([7, 0], 0), ([], 0)],
+)
+def test_lm07_beginnings_are_counted_as_they_are_sent(chat, prompt, count):
+    assert chat.adds_bos is True and chat.leading_bos(prompt) == count
+    ids = chat.encode(prompt)
+    assert ids[:count] == [0] * count and ids[count : count + 1] != [0]
+
+
+@pytest.mark.parametrize(("before", "count"), [("{{ bos_token }}", 1), ("{{ bos_token * 2 }}", 2), ("", 0)])
+def test_lm07_a_templates_beginning_is_its_own(chat, before, count):
+    """One that it writes is not doubled; one that it forgets is not made up, and can be seen."""
+    chat.tokenizer.chat_template = TEMPLATE.replace("{{ bos_token }}", before)
+    assert chat.leading_bos([USER] * 40) == count == chat.encode([USER] * 40).count(0)
+
+
+def test_a_tokenizer_that_adds_no_beginning_says_so(text):
+    assert text.adds_bos is False and text.leading_bos("a") == 0 and text.leading_bos("<bos>a") == 1
+    core = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    without = Text(PreTrainedTokenizerFast(tokenizer_object=core), 5)
+    assert without.adds_bos is None and without.leading_bos("a") == 0
+
+
 # --- conversations
 
 

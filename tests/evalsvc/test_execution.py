@@ -66,6 +66,30 @@ def test_the_proof_is_of_the_arm_that_it_stands_beside(six_arms):
     assert arms["damagedmain"].proof["decode"]["kv"]["k_read_factor"] == 0.25
 
 
+def test_lm07_how_prompts_begin_is_recorded_with_every_arm(six_arms):
+    """The tiny tokenizer knows the token and adds none, so that prompts of plain text begin without it."""
+    begun = [arm.proof["beginnings"] for arm in records(six_arms[1])[1]]
+    assert begun == [{"tokenizer_adds": False, "prompts": {"0": EXPECTED}}] * 7
+
+
+def test_lm07_a_doubled_beginning_is_noted(write_experiment, execute_file, tmp_path):
+    cases = tmp_path / "experiment" / "own.jsonl"
+    cases.parent.mkdir()
+    rows = [{"id": str(n), "prompt": "<bos>" * n + "Hi", "max_tokens": 2, "check": {"regex": ".*"}} for n in range(3)]
+    cases.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_experiment(
+        tmp_path / "experiment",
+        arms={"bf16": {"plan": "w=bf16"}, "fp8": {"plan": "w=fp8"}},
+        suites=[{"name": "own", "kind": "prompts", "cases": "own.jsonl"}],
+        aa=None,
+        probe=None,
+    )
+    _, heard = execute_file(path, tmp_path / "runs.sqlite")
+    assert [note for note in heard.notes if "beginning-of-sequence" in note] == [
+        "1 of 3 prompts begin with more than one beginning-of-sequence token"
+    ]
+
+
 def test_a_group_computes_each_prompt_once_and_says_whose_work_it_was(six_arms):
     arms = {arm.name + arm.run_kind: arm.proof for arm in records(six_arms[1])[1]}
     shared = {name: proof["prefill"]["shared_with"] for name, proof in arms.items()}

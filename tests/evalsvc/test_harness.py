@@ -185,8 +185,17 @@ def with_bos(tiny_model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("options", [{}, {"add_bos_token": False}, {"add_bos_token": True}, {"prefix_token_id": 5}])
-def test_bos_and_prefix_stand_where_hf_puts_them(with_bos, options):
+@pytest.mark.parametrize(
+    ("options", "begun"),
+    [
+        ({}, {"1": 6}),
+        ({"add_bos_token": False}, {"0": 4, "1": 2}),
+        ({"add_bos_token": True}, {"1": 6}),
+        ({"prefix_token_id": 5}, {"0": 1, "1": 4, "2": 1}),
+    ],
+)
+def test_lm07_bos_and_prefix_stand_where_hf_puts_them_and_are_counted(with_bos, options, begun):
+    """As in hf, a prefix of one's own hides that a text spells the token already."""
     hf = HFLM(str(with_bos), device="cpu", dtype="float32", batch_size=3, **options)
     lm = EvalsvcLM(str(with_bos), plan=FP32, threads=1, kv_tokens=2048, **options)
     assert lm.tok_encode("ab")[0] == (0 if options.get("add_bos_token", True) else lm.tokenizer.encode("ab")[1])
@@ -197,6 +206,7 @@ def test_bos_and_prefix_stand_where_hf_puts_them(with_bos, options):
     asked = [(text, {"until": [], "max_gen_toks": 9}) for text in (WORDS, WORDS[:20])]
     theirs, mine = both(hf, lm, "generate_until", *asked)
     assert theirs == mine and mine[0] != mine[1]
+    assert lm.get_model_info()["bos_at_start"] == begun
 
 
 # -- generation --------------------------------------------------------------------------------------------------------
@@ -389,6 +399,36 @@ def test_limits_and_threads_reach_the_engine(make, caplog):
         assert make(threads=2) and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+def test_lm19_a_cache_of_answers_belongs_to_one_model_and_plan(make, tmp_path):
+    """lm-eval's cache knows requests and no models: bf16's answers would become int4's."""
+    from lm_eval.api.model import CachingLM
+
+    asked = [(WORDS[: 20 + n], {"until": [], "max_gen_toks": 4}) for n in range(3)]
+    path, other = (str(tmp_path / name) for name in ("shared.db", "other.db"))
+
+    def answers(lm, where):
+        computed = []
+        answer = lm.engine.answer
+        lm.engine.answer = lambda requests: answer(computed.extend(requests) or requests)
+        cached = CachingLM(lm, where)
+        try:
+            return cached.generate_until(ask("generate_until", *asked)), len(computed)
+        finally:
+            cached.dbdict.close()
+
+    first = answers(make(), path)
+    assert first[1] == 3 and answers(make(), path) == (first[0], 0)
+    for options in ({"plan": PLAN}, {"max_length": 64}, {"max_gen_toks": 9}, {"add_bos_token": True}):
+        with pytest.raises(ConfigError, match=r"shared\.db holds answers of another model, plan or option"):
+            answers(make(**options), path)
+    assert answers(make(plan=PLAN), other)[1] == 3
+    foreign = CachingLM(SimpleNamespace(set_cache_hook=lambda hook: None), str(tmp_path / "old.db"))
+    foreign.dbdict["a"] = "b"
+    foreign.dbdict.close()
+    with pytest.raises(ConfigError, match="a model that nobody wrote down"):
+        answers(make(), str(tmp_path / "old.db"))
 
 
 def test_answers_are_kept_in_lm_evals_cache_one_by_one(make):

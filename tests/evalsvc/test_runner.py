@@ -24,7 +24,7 @@ from evalsvc.errors import EngineError, EvidenceError, StoreError
 from evalsvc.questions import Question, questions
 from evalsvc.runner import ArmRun, Outcome, run_group
 from evalsvc.store import queries, writer
-from evalsvc.store.schema import Sample
+from evalsvc.store.schema import Sample, ScoreRow
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.base import Asked, Item, Score
 from evalsvc.targets.base import ArmFacts
@@ -476,3 +476,25 @@ def test_an_arm_is_asked_itself_and_never_given_anothers_answer(store):
         with store.session() as session:
             said = session.scalars(select(Sample.answer).where(Sample.arm_id == arm.arm_id)).all()
         assert list(said) == [f"I am {arm.facts.name}"] * 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"logprobs": (0.0, 0.0)}, "all 2 log-likelihoods are 0"),
+        ({"stage_tokens": {"prefill": 1, "decode": 0}}, "log-probabilities of 1 tokens came, and 2 were asked"),
+        ({"logprobs": (-1.0,)}, "1 log-likelihoods came of 2 that were asked"),
+    ],
+)
+def test_lm22_a_target_that_leaves_out_log_probabilities_is_never_scored(store, arm, fields, says):
+    """Such a server once gave every setting of a model one accuracy, that of the first choice."""
+
+    class Short(FakeTarget):
+        def submit(self, requests):
+            for answer in super().submit(requests):
+                yield replace(answer, **fields)
+
+    outcome = run_one(store, Short(), arm, ask(3, scored_by="loglikelihood"), seed=0)
+    assert (outcome.stored, outcome.errors) == (3, 3) and says in outcome.first_error
+    with store.session() as session:
+        assert session.scalars(select(ScoreRow)).all() == []

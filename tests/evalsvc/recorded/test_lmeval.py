@@ -86,6 +86,14 @@ def test_a_log_probability_that_is_no_number_is_an_error(samples_file):
     assert (sample.status, sample.scores, sample.answer) == ("error", (), "")
 
 
+def test_lm22_choices_that_are_all_certain_are_an_error_and_no_first_choice(samples_file):
+    """A server that returns log-probabilities of generated tokens alone leaves sums of nothing."""
+    rows = [chosen_row(0, [0.0, 0.0, 0.0, 0.0], 0), chosen_row(1, [0.0, -9.0], 0), chosen_row(2, [-0.0, -0.0], 1)]
+    none, certain, also = only([samples_file("a", "t", rows)])[0]
+    assert [(s.status, s.scores, s.answer) for s in (none, also)] == [("error", (), "")] * 2
+    assert "all 4 log-likelihoods are 0" in none.error_message and certain.status == "scored"
+
+
 def test_ties_and_empty_answers_are_counted_and_said(samples_file):
     chosen = samples_file("a", "t", [chosen_row(0, [-1.0, -1.0], 0), chosen_row(1, [-1.0, -2.0], 0)])
     (tied, _), notes = only([chosen])
@@ -369,11 +377,20 @@ def test_lm16_a_record_ends_at_a_line_feed_alone(write, separator):
 @pytest.mark.parametrize("between", ["\r", "\v", "\f", "\x1c", "\u0085", "\u2028"])
 def test_lm16_nothing_but_a_line_feed_parts_two_records(write, between):
     """A reader with universal newlines would find two records at a carriage return."""
-    path = write("a.jsonl", between.join('{"item": "%s", "correct": 1}' % name for name in "ab") + "\n")
+    path = write("a.jsonl", between.join(json.dumps({"item": name, "correct": 1}) for name in "ab") + "\n")
     with pytest.raises(ConfigError, match=r"a\.jsonl:1: is no JSON"):
         list(read_rows(path))
     path = write("b.jsonl", '{"item": "a",\r"correct": 1}\r\n{"item": "b", "correct": 0}\n')
     assert [(line, row["item"]) for line, row in read_rows(path)] == [(1, "a"), (2, "b")]
+
+
+def test_lm21_the_flag_of_a_greedy_choice_says_nothing_of_right_and_wrong(samples_file):
+    """Greedy is what the model would have written by itself; right is the likeliest of the choices."""
+    row = chosen_row(3, [-2.64, -2.39, -2.27, -4.64], 2)
+    assert {flag for ((_, flag),) in row["resps"]} == {"False"}
+    (sample,), _ = only([samples_file("a", "t", [row])])
+    assert json.loads(sample.answer)["gold"] == 2
+    assert [(s.value, s.error_class) for s in sample.scores if s.metric == "acc"] == [(1.0, None)]
 
 
 def test_lm17_one_documents_number_on_another_document_is_never_paired(samples_file):

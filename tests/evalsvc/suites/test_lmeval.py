@@ -401,7 +401,7 @@ def regex(pattern, select=0):
         ("58", "Fifty-eight, I say.", 0.0),
     ],
 )
-def test_the_flexible_extract_of_gsm8k_gives_lm_evals_value(tmp_path, answer, target, response, value):
+def test_lm01_lm03_the_flexible_extract_of_gsm8k_gives_lm_evals_value(tmp_path, answer, target, response, value):
     """The amount with decimals is right in plain meaning; what is called exact_match gives lm-eval's 0."""
     assert judged(tmp_path, answer, target, response, [regex(FLEXIBLE, -1)], GSM8K) == value
 
@@ -415,19 +415,19 @@ def test_the_flexible_extract_of_gsm8k_gives_lm_evals_value(tmp_path, answer, ta
         (" So the answer is (D).", [{"function": "remove_whitespace"}], 1.0),
     ],
 )
-def test_a_space_after_the_last_stop_costs_what_it_costs_in_lm_eval(tmp_path, answer, response, before, value):
+def test_lm05_a_space_after_the_last_stop_costs_what_it_costs_in_lm_eval(tmp_path, answer, response, before, value):
     """And a task that removes it says so in its filters."""
     assert judged(tmp_path, answer, "(D)", response, [*before, regex("(?<=the answer is )(.*)(?=.)")]) == value
 
 
 @pytest.mark.parametrize("response", ["Lake Como ", "Lake Como\n", " Lake Como", "\u00a0Lake Como"])
-def test_spaces_around_an_answer_count_unless_the_task_removes_them_at_both_ends(tmp_path, answer, response):
+def test_lm25_spaces_around_an_answer_count_unless_the_task_removes_them_at_both_ends(tmp_path, answer, response):
     assert judged(tmp_path, answer, "Lake Como", "Lake Como") == 1
     assert judged(tmp_path, answer, "Lake Como", response) == 0
     assert judged(tmp_path, answer, "Lake Como", response, [{"function": "remove_whitespace"}]) == 1
 
 
-def test_a_target_that_spells_a_list_is_text_by_its_column_and_a_list_by_its_template(tmp_path, answer):
+def test_lm13_a_target_that_spells_a_list_is_text_by_its_column_and_a_list_by_its_template(tmp_path, answer):
     """lm-eval reads what a template wrote as a list where it can; the name of the column keeps it as it is."""
 
     def values(doc, target):
@@ -440,8 +440,8 @@ def test_a_target_that_spells_a_list_is_text_by_its_column_and_a_list_by_its_tem
     assert values({"answer": "['4', '5']"}, "{{answer}}") == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("seed", range(0, 51, 5))
-def test_equal_rows_in_the_pool_of_examples_stop_nothing(tmp_path, seed, monkeypatch):
+@pytest.mark.parametrize("seed", range(51))
+def test_lm09_equal_rows_in_the_pool_of_examples_stop_nothing(tmp_path, seed, monkeypatch):
     from evalsvc.suites import task_build
 
     docs = [{"q": "dup", "a": "x"}, {"q": "dup", "a": "x"}, {"q": "p", "a": "y"}, {"q": "r", "a": "z"}]
@@ -452,7 +452,7 @@ def test_equal_rows_in_the_pool_of_examples_stop_nothing(tmp_path, seed, monkeyp
         assert len(shots) == 2 and not any(shot.startswith(own) for shot in shots)
 
 
-def test_an_error_of_a_group_follows_its_weighting():
+def test_lm11_an_error_of_a_group_follows_its_weighting():
     """lm-eval's group of the pinned version: the error of a mean of means is no error of a pooled sample."""
     from lm_eval.api.metrics import pooled_sample_stderr, unweighted_mean_stderr
 
@@ -461,7 +461,7 @@ def test_an_error_of_a_group_follows_its_weighting():
     assert pooled_sample_stderr(errors, sizes) == pytest.approx(0.015827, abs=2e-5)
 
 
-def test_the_right_choice_is_the_likeliest_and_not_the_greedy_one(tmp_path, ranking):
+def test_lm21_the_right_choice_is_the_likeliest_and_not_the_greedy_one(tmp_path, ranking):
     docs = [{"q": "one", "gold": 2, "c": ["a", "b", "c", "d"]}]
     suite = LmEvalSuite(
         "t", [write_task(tmp_path, docs=docs, **{**CHOICE, "doc_to_text": "q", "doc_to_target": "gold"})]
@@ -470,7 +470,7 @@ def test_the_right_choice_is_the_likeliest_and_not_the_greedy_one(tmp_path, rank
     assert (score.value, score.error_class) == (1.0, None)
 
 
-def test_a_tie_at_the_top_takes_the_first_as_lm_eval_and_is_counted(tmp_path, ranking):
+def test_lm23_a_tie_at_the_top_takes_the_first_as_lm_eval_and_is_counted(tmp_path, ranking):
     docs = [{"q": "one", "gold": 1, "c": ["A", "B", "C", "D"]}]
     suite = LmEvalSuite(
         "t", [write_task(tmp_path, docs=docs, **{**CHOICE, "doc_to_text": "q", "doc_to_target": "gold"})]

@@ -38,7 +38,7 @@ def test_the_whole_set_is_mapped(tmp_path):
 
 
 @needs_data
-def test_rows_whose_prompt_and_constraint_differ_are_noted_and_kept():
+def test_if07_rows_whose_prompt_and_constraint_differ_are_noted_and_kept():
     made = import_ifeval(DATA)
     assert made.notes["337"] == "the prompt says 400 words, the constraint at least 336"
     assert 4 <= len(made.notes) <= 6
@@ -113,7 +113,7 @@ def test_every_verdict_is_that_of_the_published_checkers(reference):
     assert sum(verdicts == {True, False} for verdicts in seen.values()) >= 22
 
 
-def test_less_than_is_a_bound_below_the_number():
+def test_if01_less_than_is_a_bound_below_the_number():
     arguments = {"relation": "less than", "num_words": 3}
     texts = ["one two", "one two three", "one two three four"]
     assert [verdict("length_constraints:number_words", arguments, text) for text in texts] == [True, False, False]
@@ -130,12 +130,12 @@ def test_less_than_is_a_bound_below_the_number():
         ("change_case:capital_word_frequency", "capital_frequency", "capital_relation"),
     ],
 )
-def test_a_relation_that_is_not_known_is_never_met(instruction, count, key, relation):
+def test_if01_a_relation_that_is_not_known_is_never_met(instruction, count, key, relation):
     with pytest.raises(ValueError, match=r"not known|missing"):
         constraint_of(instruction, {count: 3, key: relation, "keyword": "a", "letter": "a"})
 
 
-def test_an_instruction_that_is_not_known_is_left_out_by_name(tmp_path):
+def test_if03_an_instruction_that_is_not_known_is_left_out_by_name(tmp_path):
     row = {"key": 1, "prompt": "p", "instruction_id_list": ["detectable_format:not_a_rule"], "kwargs": [{}]}
     path = tmp_path / "set.jsonl"
     path.write_text(json.dumps(row))
@@ -144,7 +144,7 @@ def test_an_instruction_that_is_not_known_is_left_out_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("instruction", MAPPED)
-def test_an_argument_that_is_missing_is_never_made_up(instruction, tmp_path):
+def test_if03_an_argument_that_is_missing_is_never_made_up(instruction, tmp_path):
     """The published checkers draw a missing argument at random."""
     row = {"key": 1, "prompt": "p", "instruction_id_list": [instruction], "kwargs": [{}]}
     path = tmp_path / "set.jsonl"
@@ -159,7 +159,7 @@ def test_an_argument_that_is_missing_is_never_made_up(instruction, tmp_path):
     assert fixed or "wrong or missing argument" in made.left_out["1"]
 
 
-def test_keywords_are_looked_for_as_the_public_set_does():
+def test_if05_keywords_are_looked_for_as_the_public_set_does():
     text = "Art starts with a smart part."
     assert not verdict("keywords:frequency", {"keyword": "art", "relation": "less than", "frequency": 2}, text)
     assert verdict("keywords:frequency", {"keyword": "C++", "relation": "at least", "frequency": 1}, "in C++.")
@@ -167,9 +167,52 @@ def test_keywords_are_looked_for_as_the_public_set_does():
     assert verdict("keywords:forbidden_words", {"forbidden_words": ["art", "[x"]}, "a smart part")
 
 
-def test_the_constraints_number_counts_and_not_the_prompts():
+def test_if07_the_constraints_number_counts_and_not_the_prompts():
     words = " ".join(["bees"] * 350)
     assert verdict("length_constraints:number_words", {"relation": "at least", "num_words": 336}, words)
+
+
+WORDLESS = ["...", "😀", "---", "*", "\u200b", "\u2028", "!?", "***\n***", "\ufffd", '""', "<>"]
+CONSTRAINTS = [
+    {"kind": "stop_words", "max_percent": 50},
+    {"kind": "stop_words", "max_percent": 0},
+    {"kind": "no_commas"},
+    {"kind": "words", "max": 3},
+    {"kind": "sentences", "max": 3},
+    {"kind": "capital_words", "max": 3},
+    {"kind": "paragraph_start", "paragraph": 1, "of": 1, "word": "a"},
+    {"kind": "language", "language": "en"},
+    {"kind": "casing", "case": "lower", "language": "en"},
+    {"kind": "letter", "letter": "a", "max": 3},
+    {"kind": "frequency", "word": "a", "max": 3},
+]
+
+
+@pytest.mark.parametrize("text", WORDLESS)
+def test_if09_an_answer_without_a_word_breaks_what_counts_words_and_nothing_else(text):
+    """No quotient of nothing: a share of stop words is not followed, and all other verdicts are kept."""
+    case = FormatCase.model_validate({"id": "a", "prompt": "p", "constraints": CONSTRAINTS})
+    for found in (followed(text, case), followed(f"{text}\nIt is the one.\n{text}", case)):
+        assert len(found.strict) == len(found.loose) == len(CONSTRAINTS)
+    strict = followed(text, case).strict
+    blank = not text.strip()
+    assert strict[:4] == (("empty",) * 4 if blank else ("stop_words.no_words", "stop_words.no_words", None, None))
+
+
+@pytest.mark.parametrize("instruction", MAPPED)
+@pytest.mark.parametrize("text", WORDLESS)
+def test_if09_no_constraint_of_the_set_fails_on_an_answer_without_a_word(instruction, text):
+    given = {
+        "keywords": ["a"], "forbidden_words": ["a"], "keyword": "a", "letter": "a", "language": "en",
+        "first_word": "a", "postscript_marker": "P.S.", "section_spliter": "Section", "prompt_to_repeat": "p",
+        "end_phrase": "x", "relation": "at least", "let_relation": "at least", "capital_relation": "at least",
+        **dict.fromkeys(
+            ("frequency", "let_frequency", "num_words", "num_sentences", "num_paragraphs", "nth_paragraph",
+             "num_placeholders", "num_bullets", "num_highlights", "num_sections", "capital_frequency"), 1,
+        ),
+    }  # fmt: skip
+    assert verdict(instruction, given, text) in (True, False)
+    assert verdict(instruction, given, text, "loose") in (True, False)
 
 
 @pytest.mark.parametrize(
