@@ -1,4 +1,4 @@
-"""Charts of whole arms: what a plan costs in accuracy and gives in speed, how far its words are, what did it."""
+"""Charts of whole arms: what a plan costs in accuracy and gives in speed, and which change did it."""
 
 from collections.abc import Sequence
 
@@ -67,33 +67,6 @@ def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.La
         base.mark_text(align="left", dx=9, dy=-9, fontSize=11, color=QUIET).encode(x=x, y=y, text="arm:N"),
     ]
     return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")
-
-
-def divergence(frame: pd.DataFrame) -> alt.LayerChart:
-    """Mean and largest KL of every arm, on a log axis, by stage.
-
-    Args:
-        frame: `row` (arm and stage), `mean`, `largest` (nats, above 0), `tokens`, `text`.
-    """
-    rows = alt.Scale(type="band", domain=list(frame["row"]))
-    y = alt.Y("row:N", scale=rows, title=None, axis=None, bandPosition=0.72)
-    x = alt.X("mean:Q", title="KL to the baseline, nats (log; right is further)", scale=alt.Scale(type="log"))
-    tooltip = [
-        alt.Tooltip("row:N"),
-        alt.Tooltip("mean:Q", format=".3g", title="mean KL, nats"),
-        alt.Tooltip("largest:Q", format=".3g", title="largest KL, nats"),
-        alt.Tooltip("tokens:Q", title="tokens n"),
-    ]
-    base = alt.Chart(frame)
-    layers = [
-        base.mark_rule(color=NOISE, strokeWidth=2).encode(y=y, x=x, x2="largest:Q", tooltip=tooltip),
-        base.mark_point(filled=True, size=90, color=NOISE, opacity=1).encode(y=y, x=x, tooltip=tooltip),
-        base.mark_tick(color=NOISE, thickness=2.5, size=16).encode(y=y, x="largest:Q", tooltip=tooltip),
-        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
-            y=alt.Y("row:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
-        ),
-    ]
-    return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")
 
 
 def effect_name(effect: Effect) -> str:

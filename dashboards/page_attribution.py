@@ -5,6 +5,7 @@ import streamlit as st
 
 from evalsvc.attributing import attribute_run
 from evalsvc.dashboards import charts_arms, frames, markup
+from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.show import show_table
@@ -21,6 +22,9 @@ def show(store: Store, view: RunView) -> None:
         st.info("Effects are of finished arms. This run is in progress; come back when it has finished.")
         return
     arms = queries.arms(store, view.run.id)
+    if not when_asked(sum(arm.expected for arm in arms), "the effects", f"attribution {view.run.id}"):
+        st.info("Effects are read from every sample of the run, which is large. They are computed when you ask.")
+        return
     try:
         found, left_out = kept(store, arms, "attribution", lambda: attribute_run(store, view.run.id))
     except EvidenceError as error:

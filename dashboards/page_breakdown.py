@@ -46,7 +46,7 @@ def show(store: Store, view: RunView) -> None:
         )
         st.html(markup.quiet(f"Scored answers an arm: {sizes}."))
     _modes(store, view, arms)
-    _calls(store, view, arms)
+    _calls(store, arms)
 
 
 def _shares(arms: tuple[ArmRecord, ...], found: dict[int, list[tuple[str, str | None, int]]]) -> pd.DataFrame:
@@ -93,10 +93,10 @@ def _modes(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
     )
 
 
-def _calls(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
+def _calls(store: Store, arms: tuple[ArmRecord, ...]) -> None:
     lines = []
     for arm in arms:
-        found = kept(store, arms, f"calls {arm.id}", lambda arm=arm: call_figures(store, arm, view.baseline))
+        found = kept(store, (arm,), "calls", lambda arm=arm: call_figures(store, arm))
         lines += [
             (suite, arm.name, one.answers, one.triggered, one.expected.f1, one.schema_accuracy)
             for suite, one in found.items()

@@ -54,8 +54,8 @@ def _errors(store: Store, view: RunView) -> None:
     st.html(markup.title("Samples without a score", "An error is never a wrong answer: it is counted apart."))
     lines = []
     for arm in view.arms:
-        if held[arm.id].errors or held[arm.id].skipped:
-            lines += [(arm.name, held[arm.id].samples, *found) for found in reads_arms.failed_samples(store, arm)]
+        failed = kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
+        lines += [(arm.name, held[arm.id].samples, *found) for found in failed]
     if not lines:
         counted = sum(found.samples for found in held.values())
         st.caption(f"Every one of the {counted:,} samples of these arms has a score.")

@@ -4,6 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from evalsvc.dashboards import charts_series, frames, markup, reads_arms
+from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.selection import pick
 from evalsvc.dashboards.show import show_table
@@ -34,7 +35,7 @@ def show(store: Store, view: RunView) -> None:
     except EvidenceError as error:
         st.info(f"{markdown_free(str(error), 400)}. A series begins with a finished run.")
         return
-    points, words = reads_arms.series(store, baseline, arms)
+    points, words = reads_arms.series(store, baseline, arms, _later(store, baseline, arms))
     frame = charts_series.history_frame(points, words)
     if frame.empty:
         st.info("No run of this arm can be compared with this baseline; the table says why of each.")
@@ -51,6 +52,15 @@ def show(store: Store, view: RunView) -> None:
             "rule: the level changes there (an alert, no verdict). Violet rule: a promotion."
         )
     show_table(_table(points, words))
+
+
+def _later(store: Store, baseline: ArmRecord, arms: list[ArmRecord]) -> set[int]:
+    """Arms that no gate decided, where comparing them all would hold the page up and nobody asked for it."""
+    waiting = reads_arms.undecided(store, baseline, arms)
+    samples = sum(baseline.expected + arm.expected for arm in waiting)
+    runs = f"{len(waiting):,} run{'s' if len(waiting) > 1 else ''} that no gate decided against this baseline"
+    shown = when_asked(samples, runs, f"history {baseline.id} {[arm.id for arm in waiting]}")
+    return set() if shown else {arm.id for arm in waiting}
 
 
 def _named(arm: ArmRecord, promoted: dict[int, str]) -> str:

@@ -1,6 +1,6 @@
 """What pages about whole arms read: error classes counted in SQL, gate words over runs, rows of jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -12,6 +12,7 @@ from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
 
+NOT_COMPARED = "not compared yet; no gate decided it against this baseline"
 _ALPHA = 0.05  # of `evalsvc history`'s intervals
 
 
@@ -45,11 +46,19 @@ def failed_samples(store: Store, arm: ArmRecord) -> list[tuple[str, str, int, st
         return [(status, error or "", n, message or "") for status, error, n, message in session.execute(query)]
 
 
-def series(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> tuple[list[Point], dict[str, str]]:
+def series(
+    store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord], left_out: Collection[int] = ()
+) -> tuple[list[Point], dict[str, str]]:
     """An arm's points over its runs, oldest first, and the gate's word of each that was decided.
 
     A run that the gate decided against this baseline is shown with the gate's pooled numbers, the others with those of
     `evalsvc history`; both are the same measurement of the same pairs.
+
+    Args:
+        store: The database.
+        baseline: What every run is compared with.
+        arms: The arm in its runs, oldest first.
+        left_out: Ids of arms that are not compared now, unless a gate did.
     """
     decided = _pooled(store, baseline, arms)
     began = _began(store, {arm.run_id for arm in arms})
@@ -60,6 +69,9 @@ def series(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> tupl
         if found is not None and found[1] is not None:
             points.append(_from_gate(arm, began[arm.run_id], changed, found[1]))
             continue
+        if arm.id in left_out:
+            points.append(Point(address=arm.address, created_at=began[arm.run_id], changed=changed, fault=NOT_COMPARED))
+            continue
 
         def compute(arm: ArmRecord = arm, changed: tuple[str, ...] = changed) -> Point:
             return point_of(store, baseline, arm, began[arm.run_id], changed)
@@ -67,6 +79,12 @@ def series(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> tupl
         points.append(kept(store, (baseline, arm), f"history {changed!r}", compute))
     words = {arm.address: decided[arm.id][0] for arm in arms if arm.id in decided}
     return with_change_points(points), words
+
+
+def undecided(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> list[ArmRecord]:
+    """Of these arms the ones whose comparison with the baseline no decision holds: their samples have to be read."""
+    decided = _pooled(store, baseline, arms)
+    return [arm for arm in arms if decided.get(arm.id, ("", None))[1] is None]
 
 
 def _pooled(

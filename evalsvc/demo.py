@@ -7,6 +7,7 @@ a note on every arm say so.
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sqlalchemy import update
@@ -18,6 +19,7 @@ from evalsvc.store.baselines import promote
 from evalsvc.store.records import ArmRecord, NewSample, NewScore
 from evalsvc.store.schema import BaselineRow, DecisionRow, Run
 from evalsvc.store.session import Store, open_store
+from evalsvc.verdict.divergence import summary
 
 EXPERIMENT = "generated-history"
 NOTE = "generated, no model ran: answers are made up to show the pages"
@@ -114,10 +116,21 @@ def _arm(
         expected=ability.size,
     )
     writer.add_samples(store, run_id, arm_id, list(_samples(right)))
-    far = 0.0 if name == "bf16" else 0.2 if changed else 0.004
-    probe = {stage: {"kl_mean": far, "kl_max": 20 * far, "tokens": 400} for stage in ("prefill", "decode")}
-    writer.save_probe(store, arm_id, probe)
+    if name != "bf16":
+        writer.save_probe(store, arm_id, _probe(0.2 if changed else 0.004, changed=changed))
     writer.finish_arm(store, arm_id, None, "matched")
+
+
+def _probe(far: float, *, changed: bool) -> dict[str, Any]:
+    """KL of 24 texts of 48 tokens, made up; in decode it grows along the text where something changed."""
+    rng = np.random.default_rng(5)
+    places = np.tile(np.arange(48), 24)
+    found = {}
+    for stage in ("prefill", "decode"):
+        growing = 1 + places / 12 if changed and stage == "decode" else np.ones(places.size)
+        kl = far * growing * rng.exponential(size=places.size) ** 2
+        found[stage] = summary(kl.tolist(), (kl < 12 * far).tolist(), places.tolist())
+    return found
 
 
 def _samples(right: np.ndarray) -> Iterator[NewSample]:

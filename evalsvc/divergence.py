@@ -9,6 +9,7 @@ from evalsvc.engine.requests import Divergence, GenerateRequest, RequestFailure,
 from evalsvc.questions import Question
 from evalsvc.store.records import StoredAnswer
 from evalsvc.targets.base import Target
+from evalsvc.verdict.divergence import summary
 
 STAGES: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
 
@@ -54,10 +55,10 @@ def along_answers(
         paths: Along which; one that the target cannot score in an arm is left out there.
 
     Returns:
-        By arm, of those of which anything could be scored, and `answers_STAGE`: mean and largest KL in nats, how many
-        tokens, and the share of them at which both arms' likeliest token is the same, a proportion.
+        By arm, of those of which anything could be scored, and `answers_STAGE`: `verdict.divergence.summary` of its
+        tokens, by their place in the answer.
     """
-    found: dict[str, dict[str, list[Divergence]]] = {name: defaultdict(list) for name in arms}
+    found: dict[str, dict[str, list[tuple[int, Divergence]]]] = {name: defaultdict(list) for name in arms}
     for stage in STAGES if arms else ():
         requests = [
             ScoreRequest(
@@ -73,14 +74,13 @@ def along_answers(
         for answer in target.submit(requests):
             if isinstance(answer, RequestFailure) or not isinstance(answer, ScoreResult) or answer.arm == baseline:
                 continue
-            found[answer.arm][f"answers_{stage}"] += [token for part in answer.divergences or () for token in part]
-    return {name: {key: _summed(tokens) for key, tokens in held.items()} for name, held in found.items() if held}
-
-
-def _summed(tokens: Sequence[Divergence]) -> dict[str, Any]:
+            parts = answer.divergences or ()
+            found[answer.arm][f"answers_{stage}"] += [placed for part in parts for placed in enumerate(part)]
     return {
-        "kl_mean": sum(token.kl for token in tokens) / len(tokens),
-        "kl_max": max(token.kl for token in tokens),
-        "tokens": len(tokens),
-        "same_top1": sum(token.same_top1 for token in tokens) / len(tokens),
+        name: {
+            key: summary([t.kl for _, t in tokens], [t.same_top1 for _, t in tokens], [place for place, _ in tokens])
+            for key, tokens in held.items()
+        }
+        for name, held in found.items()
+        if held
     }

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import case, func, select
 
 from evalsvc.modes import ANY, ENTROPIES, METRICS, MODES, PREFIX, beside_baseline, spans
 from evalsvc.store.records import ArmRecord
@@ -39,7 +39,10 @@ def failure_rates(store: Store, arm: ArmRecord, baseline: ArmRecord | None = Non
         baseline: Whose answers say what is ordinary; None takes what is ordinary of any text.
     """
     ranges = {}
-    if baseline is not None:
+    beside = baseline is not None and _has_entropies(store, baseline)
+    if not beside and (counted := _counted(store, arm)) is not None:
+        return counted
+    if baseline is not None and beside:
         ranges = {suite: spans(found) for suite, found in _shown(store, baseline).items()}
     rates = {}
     for suite, samples in sorted(_shown(store, arm).items()):
@@ -48,6 +51,42 @@ def failure_rates(store: Store, arm: ArmRecord, baseline: ArmRecord | None = Non
         modes = {mode: count for mode in MODES if (count := shown[PREFIX + mode])}
         rates[suite] = FailureRates(len(samples), shown[ANY], modes)
     return rates
+
+
+def _counted(store: Store, arm: ArmRecord) -> dict[str, FailureRates] | None:
+    """The rates as the database counts them, beside no baseline; None where a suite was scored more than once."""
+    shows = func.sum(case((ScoreRow.value != 0, 1), else_=0))
+    query = (
+        select(ItemRow.suite, ScoreRow.metric, ScoreRow.scoring_version, func.count(), shows)
+        .select_from(Sample)
+        .join(ItemRow, Sample.item_pk == ItemRow.id)
+        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
+        .where(Sample.arm_id == arm.id, Sample.status == "scored", ScoreRow.metric.in_(METRICS))
+        .group_by(ItemRow.suite, ScoreRow.metric, ScoreRow.scoring_version)
+    )
+    with store.session() as session:
+        rows = [row for row in session.execute(query) if arm.reads(row[0], row[2])]
+    if len({(suite, version) for suite, _, version, _, _ in rows}) > len({row[0] for row in rows}):
+        return None
+    found = {(suite, metric): (count, shown) for suite, metric, _, count, shown in rows}
+    rates = {}
+    for suite in sorted({suite for suite, metric in found if metric == ANY}):
+        answers, shown = found[suite, ANY]
+        modes = {mode: found[suite, PREFIX + mode][1] for mode in MODES if found.get((suite, PREFIX + mode), (0, 0))[1]}
+        rates[suite] = FailureRates(answers, shown, modes)
+    return rates
+
+
+def _has_entropies(store: Store, arm: ArmRecord) -> bool:
+    """Whether any answer of an arm was long enough to say what is ordinary."""
+    query = (
+        select(ScoreRow.id)
+        .join(Sample, ScoreRow.sample_id == Sample.id)
+        .where(Sample.arm_id == arm.id, ScoreRow.metric.in_(ENTROPIES))
+        .limit(1)
+    )
+    with store.session() as session:
+        return session.execute(query).first() is not None
 
 
 def _shown(store: Store, arm: ArmRecord) -> dict[str, list[dict[str, float]]]:

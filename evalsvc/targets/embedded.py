@@ -16,6 +16,7 @@ from evalsvc.engine.requests import Answer, Request, RequestFailure
 from evalsvc.errors import EngineError
 from evalsvc.kernels import dispatch
 from evalsvc.targets.base import ArmFacts
+from evalsvc.verdict.divergence import summary
 
 PROBE_TOKENS = 48  # of each passage
 
@@ -127,12 +128,15 @@ class EmbeddedTarget:
         }
 
 
-def kl_by_stage(baseline: Mapping[str, list[Tensor]], arm: Mapping[str, list[Tensor]]) -> dict[str, dict[str, float]]:
-    """KL(baseline || arm) of next-token distributions, in nats, per stage: mean, largest, and how many tokens."""
+def kl_by_stage(baseline: Mapping[str, list[Tensor]], arm: Mapping[str, list[Tensor]]) -> dict[str, dict[str, Any]]:
+    """KL(baseline || arm) of next-token distributions per stage, as `verdict.divergence.summary` gives it."""
     found = {}
     for stage, passages in baseline.items():
-        kls = torch.cat([_kl(ours, theirs) for ours, theirs in zip(passages, arm[stage], strict=True)])
-        found[stage] = {"kl_mean": float(kls.mean()), "kl_max": float(kls.max()), "tokens": len(kls)}
+        both = list(zip(passages, arm[stage], strict=True))
+        kls = torch.cat([_kl(ours, theirs) for ours, theirs in both])
+        same = torch.cat([ours.argmax(-1) == theirs.argmax(-1) for ours, theirs in both])
+        places = [place for ours, _ in both for place in range(len(ours))]
+        found[stage] = summary(kls.tolist(), same.tolist(), places)
     return found
 
 

@@ -1,18 +1,23 @@
 """A small finished experiment: a baseline, honest candidates, one with a planted fault, hostile answers, an A/A."""
 
+import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
+from evalsvc.dashboards.launch import APP
 from evalsvc.demo import write_history
 from evalsvc.gate import check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import Store, open_store
+from evalsvc.verdict.divergence import summary
 
 HOSTILE = {
     "script": "<script>document.title='owned'</script><img src=x onerror=alert(1)>",
@@ -115,7 +120,9 @@ class Experiment:
         probe = {}
         for stage, i in (("prefill", 0), ("decode", 2)):
             kl = 2e-9 if formats[i : i + 2] == ("bf16", "bf16") else far
-            probe[stage] = {"kl_mean": kl, "kl_max": 9 * kl, "tokens": 400}
+            probe[stage] = {"kl_mean": kl, "kl_max": 9 * kl, "tokens": 400}  # as earlier versions stored it
+            if name == "int4-asym":
+                probe[stage] = summary([kl, 9 * kl] * 200, [True, False] * 200, list(range(40)) * 10)
         writer.save_probe(self.store, arm_id, probe)
         proof = {s: _proof(formats[i]) for s, i in (("prefill", 0), ("decode", 2))}
         together = [other for other, plan in PLANS.items() if plan[:2] == formats[:2] and other != name]
@@ -288,3 +295,69 @@ def _hostile_sample(number: int, *, lost: bool) -> NewSample:
 def history_database(folder: Path) -> Path:
     """A generated history of 14 nights, its regression from the ninth on."""
     return write_history(folder / "history.db", nights=14)
+
+
+@pytest.fixture
+def run_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
+    """Opens a page of a database, with choices in its address."""
+    monkeypatch.setattr("sys.argv", ["app.py"])
+
+    def run(database: Path | str | None, page: str = "verdict", **chosen: object) -> AppTest:
+        if database is None:
+            monkeypatch.delenv("EVALSVC_DB", raising=False)
+        else:
+            monkeypatch.setenv("EVALSVC_DB", str(database))
+        app = AppTest.from_file(str(APP), default_timeout=60)
+        for key, value in chosen.items():
+            app.query_params[key] = str(value)
+        return _to_page(app.run(), page)
+
+    return run
+
+
+def _to_page(app: AppTest, page: str) -> AppTest:
+    """Goes to a page by its path in the address."""
+    assert not app.exception, app.exception[0].message
+    if page != "verdict":
+        app._page_hash = next(h for h, found in app._registered_pages.items() if found.get("url_pathname") == page)
+        app.run()
+        assert not app.exception, app.exception[0].message
+    return app
+
+
+def _words_of(app: AppTest) -> str:
+    """Every sentence that is no markup."""
+    kinds = (app.info, app.caption, app.warning, app.error, app.code)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+def _markup_of(app: AppTest) -> str:
+    """Everything that the page put out as HTML."""
+    elements: Any = app.get("html")
+    return "\n".join(element.proto.body for element in elements)
+
+
+@pytest.fixture(scope="session")
+def to_page() -> Callable[..., Any]:
+    return _to_page
+
+
+@pytest.fixture(scope="session")
+def words_of() -> Callable[..., Any]:
+    return _words_of
+
+
+@pytest.fixture(scope="session")
+def markup_of() -> Callable[..., Any]:
+    return _markup_of
+
+
+@pytest.fixture(scope="session")
+def large() -> ModuleType:
+    """`tests.benchmarks.large`: the same database is measured and tested."""
+    path = Path(__file__).parents[1] / "benchmarks" / "large.py"
+    spec = importlib.util.spec_from_file_location("large", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -10,7 +10,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from evalsvc.dashboards import reads_arms, reads_flips
-from evalsvc.dashboards.launch import APP
 from evalsvc.dashboards.pages import PAGES
 from evalsvc.gate import decide_gate
 from evalsvc.history import arms_of, history
@@ -24,45 +23,6 @@ from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored
 from evalsvc.store.session import open_store
 
 
-@pytest.fixture
-def run_app(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.argv", ["app.py"])
-
-    def run(database: Path | str | None, page: str = "verdict", **chosen: object) -> AppTest:
-        if database is None:
-            monkeypatch.delenv("EVALSVC_DB", raising=False)
-        else:
-            monkeypatch.setenv("EVALSVC_DB", str(database))
-        app = AppTest.from_file(str(APP), default_timeout=60)
-        for key, value in chosen.items():
-            app.query_params[key] = str(value)
-        return to_page(app.run(), page)
-
-    return run
-
-
-def to_page(app: AppTest, page: str) -> AppTest:
-    """Goes to a page by its path in the address."""
-    assert not app.exception, app.exception[0].message
-    if page != "verdict":
-        app._page_hash = next(h for h, found in app._registered_pages.items() if found.get("url_pathname") == page)
-        app.run()
-        assert not app.exception, app.exception[0].message
-    return app
-
-
-def words_of(app: AppTest) -> str:
-    """Every sentence that is no markup."""
-    kinds = (app.info, app.caption, app.warning, app.error, app.code)
-    return "\n".join(str(element.value) for kind in kinds for element in kind)
-
-
-def markup_of(app: AppTest) -> str:
-    """Everything that the page put out as HTML."""
-    elements: Any = app.get("html")
-    return "\n".join(element.proto.body for element in elements)
-
-
 def choose(app: AppTest, label: str, value: str) -> AppTest:
     box = next(box for box in app.selectbox if box.label == label)
     box.select(value).run()
@@ -70,7 +30,7 @@ def choose(app: AppTest, label: str, value: str) -> AppTest:
     return app
 
 
-def test_the_first_page_shows_every_candidate_with_word_symbol_and_mark(run_app, database):
+def test_the_first_page_shows_every_candidate_with_word_symbol_and_mark(run_app, database, markup_of):
     page = markup_of(run_app(database))
     for name in ("fp8-weights", "kv-fp8-decode", "int4-asym", "int4-sym-decode", "kv-damaged"):
         assert f'<span class="ev-name">{name}</span>' in page
@@ -80,7 +40,7 @@ def test_the_first_page_shows_every_candidate_with_word_symbol_and_mark(run_app,
     assert "A/A (baseline against itself, 2:base): <b>0.0 points</b> of 148 items flipped (b 0, c 0)." in page
 
 
-def test_a_card_holds_the_gates_own_sentence_and_comes_worst_first(run_app, database):
+def test_a_card_holds_the_gates_own_sentence_and_comes_worst_first(run_app, database, markup_of):
     with open_store(database, read_only=True) as store:
         sentences = {row["candidate"]: row["decision"]["sentence"] for row in queries.decisions(store, 1)}
     cards = [part for part in markup_of(run_app(database)).split("ev-card")[1:] if "ev-say" in part]
@@ -90,14 +50,14 @@ def test_a_card_holds_the_gates_own_sentence_and_comes_worst_first(run_app, data
     assert words.index("PASS") > max(i for i, word in enumerate(words) if word == "REGRESSED")
 
 
-def test_families_appear_on_demand(run_app, database):
+def test_families_appear_on_demand(run_app, database, markup_of):
     app = run_app(database)
     assert "choose</td>" not in markup_of(app)
     app.toggle[0].set_value(True).run()
     assert "choose</td>" in markup_of(app)
 
 
-def test_the_candidate_of_the_address_is_kept_from_page_to_page(run_app, database):
+def test_the_candidate_of_the_address_is_kept_from_page_to_page(run_app, database, to_page, markup_of):
     app = run_app(database, candidate="int4-asym")
     assert next(box for box in app.selectbox if box.label == "Candidate").value == "int4-asym"
     for page in ("compare", "flips", "sample"):
@@ -113,7 +73,7 @@ def test_a_choice_enters_the_address_and_one_that_is_not_there_is_left(run_app, 
     assert app.query_params["candidate"] in ("kv-fp8-decode", ["kv-fp8-decode"])
 
 
-def test_compare_holds_the_decisions_rows_as_numbers(run_app, database):
+def test_compare_holds_the_decisions_rows_as_numbers(run_app, database, words_of):
     app = run_app(database, "compare", candidate="int4-sym-decode")
     assert len(app.get("vega_lite_chart")) == 1
     table = app.dataframe[0].value
@@ -131,7 +91,7 @@ def test_the_2x2_tables_add_up_to_n(run_app, database):
     assert (table[["both right", "lost b", "gained c", "both wrong"]].sum(axis=1) == table["n"]).all()
 
 
-def test_flips_are_code_not_markup(run_app, database):
+def test_flips_are_code_not_markup(run_app, database, markup_of):
     app = run_app(database, "flips", candidate="kv-damaged", suite="formats")
     shown = [code.value for code in app.code]
     assert any(value.startswith("<script>") for value in shown)
@@ -141,7 +101,7 @@ def test_flips_are_code_not_markup(run_app, database):
     assert any("first 4,000 of 200,000 characters" in caption.value for caption in app.caption)
 
 
-def test_flips_are_filtered_by_direction_and_page(run_app, database):
+def test_flips_are_filtered_by_direction_and_page(run_app, database, markup_of):
     app = run_app(database, "flips", candidate="int4-asym")
     both = [caption.value for caption in app.caption if "shown by this choice" in caption.value]
     lost, gained = int(both[0].split()[0]), int(both[0].split()[2])
@@ -187,7 +147,7 @@ def test_a_scoring_version_that_does_not_count_flips_nothing(tmp_path, database)
         assert len(reads_flips.flips(store, base, arm)) == len(queries.flips(store, base, arm)) > before
 
 
-def test_a_sample_shows_both_answers_where_they_part_and_its_scores(run_app, database):
+def test_a_sample_shows_both_answers_where_they_part_and_its_scores(run_app, database, words_of, markup_of):
     app = run_app(database, "sample", candidate="int4-sym-decode")
     assert "flip 1 of" in words_of(app) and "both say" not in words_of(app)
     assert "After 0 equal characters: which token that is was not stored." in markup_of(app)
@@ -200,7 +160,7 @@ def test_a_sample_of_another_arm_is_a_sentence(run_app, database):
     assert "holds no sample 999999" in app.warning[0].value
 
 
-def test_a_run_without_a_decision_says_how_to_get_one(run_app, undecided_database):
+def test_a_run_without_a_decision_says_how_to_get_one(run_app, undecided_database, to_page, words_of, markup_of):
     app = run_app(undecided_database)
     page = markup_of(app)
     assert "No gate has decided this candidate yet" in page
@@ -232,7 +192,7 @@ def test_a_run_that_has_only_begun_is_one_sentence(run_app, opened_database):
     assert "has no samples yet" in run_app(opened_database).info[0].value
 
 
-def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, tmp_path):
+def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, tmp_path, markup_of):
     table = tmp_path / "arms.csv"
     table.write_text("item,base,other\n" + "".join(f"<b>{i}</b>,1,{int(i > 40)}\n" for i in range(300)))
     recorded = load(Sources(name="theirs", baseline="base", arms={}, table=table, plans={}))
@@ -251,7 +211,7 @@ def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, t
     assert "&lt;b&gt;0&lt;/b&gt;" in markup_of(run_app(path, "flips"))
 
 
-def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path):
+def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path, markup_of):
     path = tmp_path / "own.db"
     stage = {"weights": "bf16", "kv": "bf16"}
     common: dict[str, Any] = {"item_hash": "h", "family": "own", "cluster": "", "metric": "", "filter": "none"}
@@ -295,14 +255,14 @@ def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path):
     assert "INVALID" in page and "cand" in page
 
 
-def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_app, database):
+def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_app, database, markup_of):
     page = markup_of(run_app(database, "health"))
     assert " tokens answered · 15 s</div>" in page  # fp8-weights, alone with its prefill stage
     assert " · 3 s · prefill 12 s with base, int4-sym-decode, kv-damaged</div>" in page
     assert "269.0 MB" in page and "0.45" in page
 
 
-def test_what_is_planned_leased_and_told_stands_on_the_health_page(run_app, database, tmp_path):
+def test_what_is_planned_leased_and_told_stands_on_the_health_page(run_app, database, tmp_path, markup_of):
     path = tmp_path / "jobs.db"
     shutil.copy(database, path)
     at = "2026-11-30T01:00:00.000+00:00"
@@ -328,14 +288,14 @@ PATHS = [listed.path for listed in PAGES]
 
 
 @pytest.mark.parametrize("page", PATHS)
-def test_every_page_says_what_to_do_where_there_is_nothing(run_app, empty_database, opened_database, page):
+def test_every_page_says_what_to_do_where_there_is_nothing(run_app, empty_database, opened_database, page, words_of):
     assert "evalsvc run FILE" in words_of(run_app(empty_database, page))
     assert "Reload this page" in words_of(run_app(opened_database, page))
 
 
 @pytest.mark.parametrize("page", PATHS)
 def test_every_page_shows_every_verdict_and_an_unfinished_run(
-    run_app, database, undecided_database, history_database, page
+    run_app, database, undecided_database, history_database, page, markup_of
 ):
     for path in (database, undecided_database, history_database):
         app = run_app(path, page)
@@ -344,7 +304,7 @@ def test_every_page_shows_every_verdict_and_an_unfinished_run(
 
 
 @pytest.mark.parametrize("page", PATHS)
-def test_hostile_texts_are_shown_and_never_obeyed(run_app, hostile_database, page):
+def test_hostile_texts_are_shown_and_never_obeyed(run_app, hostile_database, page, markup_of):
     app = run_app(hostile_database, page)
     assert "<h1>" in markup_of(app) and not app.error
     assert "<script>" not in markup_of(app) and "<b>y</b>" not in markup_of(app)
@@ -377,14 +337,14 @@ def test_the_history_of_the_page_is_that_of_the_command(history_database):
     assert len(words) == 14
 
 
-def test_the_usual_baseline_is_the_one_that_gates_were_asked_about(run_app, history_database):
+def test_the_usual_baseline_is_the_one_that_gates_were_asked_about(run_app, history_database, to_page):
     app = run_app(history_database)
     assert next(box for box in app.selectbox if box.label == "Baseline").value == "1:bf16"
     app = to_page(app, "history")
     assert next(box for box in app.selectbox if box.label == "Frozen baseline").options == ["1:bf16 @prod"]
 
 
-def test_the_trade_off_of_measured_arms(run_app, database, tmp_path):
+def test_the_trade_off_of_measured_arms(run_app, database, tmp_path, words_of):
     path = Path(shutil.copy(database, tmp_path / "measured.db"))
     with open_store(path) as store:
         for number, arm in enumerate(queries.arms(store, 1)[:3]):
@@ -408,3 +368,15 @@ def test_the_trade_off_of_measured_arms(run_app, database, tmp_path):
     app = choose(app, "Requests at once", "at most")
     assert app.dataframe[0].value["value"].tolist() == [200.0] * 3
     assert "choose another cell" in words_of(choose(app, "Figure", "cost"))
+
+
+def test_divergence_shows_quantiles_by_stage_and_place_and_says_which_were_not_stored(run_app, words_of, database):
+    app = run_app(database, "divergence", candidate="int4-asym")
+    whole, along = (found.value for found in app.dataframe)
+    row = whole[(whole["arm"] == "int4-asym") & (whole["where"] == "fixed text, decode")].iloc[0]
+    assert row["99 %"] == row["99.9 %"] == row["largest"] > row["median"] > 0
+    assert (row["same top 1, %"], row["tokens n"]) == (50, 400)
+    assert along["tokens"].tolist() == 2 * ["1-8", "9-16", "17-32", "33-64"]
+    assert along["tokens n"].tolist() == 2 * [80, 80, 160, 80]
+    assert len(app.get("vega_lite_chart")) == 3 and "An empty quantile was not stored" in words_of(app)
+    assert "No places are stored" in words_of(run_app(database, "divergence", candidate="kv-damaged"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from evalsvc.dashboards import charts_arms, charts_grid, charts_series
+from evalsvc.dashboards import charts_arms, charts_divergence, charts_grid, charts_series
 from evalsvc.history import Point
 from evalsvc.verdict.attribution import Effect
 from evalsvc.verdict.history import ChangePoint
@@ -31,8 +31,21 @@ FRAMES = {
         pd.DataFrame({"arm": ["a"], "cell": ["t"], "drop": [-12.0], "n": [30], "b": [1], "c": [2], "text": ["-12"]})
     ),
     "effects": charts_arms.effects(charts_arms.effects_frame([EFFECT])),
-    "divergence": charts_arms.divergence(
-        pd.DataFrame({"row": ["a"], "mean": [0.1], "largest": [1.0], "tokens": [40], "text": ["a · n 40"]})
+    "divergence": charts_divergence.quantiles(
+        pd.DataFrame(
+            {
+                **{"row": ["a"], "mean": [0.1], "median": [None], "p99": [0.9], "p999": [1.0], "largest": [1.0]},
+                **{"tokens": [40], "text": ["a · n 40"]},
+            }
+        )
+    ),
+    "along": charts_divergence.along(
+        pd.DataFrame(
+            {"where": ["decode"] * 2, "place": ["9-16", "1-8"], "start": [8, 0], "mean": [0.2, 0.0], "tokens": [9, 8]}
+        ),
+        "mean",
+        "mean KL, nats (log)",
+        log=True,
     ),
     "tradeoff": charts_arms.tradeoff(
         pd.DataFrame(
@@ -96,3 +109,21 @@ def test_only_proven_plans_are_filled():
     proven = "datum.word == 'PASS' || datum.word == 'baseline'"
     filters = {layer["mark"]["filled"]: layer["transform"][0]["filter"] for layer in points}
     assert filters == {True: proven, False: f"!({proven})"}
+
+
+def test_an_unknown_quantile_has_no_mark_and_the_known_ones_stand_by_size():
+    layers = FRAMES["divergence"].to_dict()["layer"]
+    ticks = {
+        layer["encoding"]["x"]["field"]: layer["mark"]["size"] for layer in layers if layer["mark"]["type"] == "tick"
+    }
+    assert ticks == {"p99": 8, "p999": 13, "largest": 18}
+    (ring,) = [layer for layer in layers if layer["mark"].get("filled") is False]
+    assert ring["transform"] == [{"filter": "datum.median > 0"}]
+    assert {layer["encoding"]["x"]["scale"]["type"] for layer in layers if "scale" in layer["encoding"]["x"]} == {"log"}
+
+
+def test_a_text_is_walked_along_in_order_and_a_zero_has_no_place_on_a_log_axis():
+    spec = FRAMES["along"].to_dict()
+    assert all(layer["encoding"]["x"]["sort"] == ["1-8", "9-16"] for layer in spec["layer"])
+    (data,) = spec["datasets"].values()
+    assert [line["place"] for line in data] == ["9-16"]

@@ -162,3 +162,13 @@ def test_kl_is_the_closed_form_and_counts_its_tokens():
     assert found["tokens"] == 2
     assert found["kl_max"] == pytest.approx(expected, abs=1e-7)
     assert found["kl_mean"] == pytest.approx(expected / 2, abs=1e-7)
+    assert found["along"][0]["tokens"] == 2 and found["same_top1"] == 1
+
+
+def test_kl_is_placed_by_passage_and_counts_where_the_likeliest_token_is_another():
+    p, q = torch.zeros(12, 3), torch.zeros(12, 3)
+    p[:, 0], q[:, 0] = 1.0, 1.0
+    q[10, 1] = 5.0
+    found = kl_by_stage({"prefill": [p, p[:3]]}, {"prefill": [q, q[:3]]})["prefill"]
+    assert [(part["start"], part["tokens"], part["same_top1"]) for part in found["along"]] == [(0, 11, 1), (8, 4, 0.75)]
+    assert found["kl_median"] == 0 < found["kl_max"]
