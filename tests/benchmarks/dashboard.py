@@ -1,9 +1,9 @@
 """Server-side run time of every page on a large database: `python -m tests.benchmarks.dashboard [--samples N]`.
 
 Pages run under Streamlit's AppTest in this process, without a browser. "First" is a page's first run with nothing kept
-of its data, "again" the median of later ones; in brackets processor time, which other load on the machine moves less. The
-import of the pages' libraries is a line of its own. Two runs are
-looked at: the newest, of large arms, and the newest night of a history.
+of its data, "again" the median of later ones; in brackets processor time, which other load on the machine moves less.
+The import of the pages' libraries is a line of its own. Two runs are looked at: the newest, of large arms, and the
+newest night of a history.
 """
 
 import argparse
