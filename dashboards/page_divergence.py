@@ -62,7 +62,7 @@ def _table(frame: pd.DataFrame) -> None:
         ),
         {title: st.column_config.NumberColumn(title, format="%.3g") for title in titles.values()},
     )
-    if frame["median"].isna().any():
+    if any(median != median for median in frame["median"].tolist()):
         st.caption("An empty quantile was not stored: the run is of an earlier version. A new run stores it.")
 
 
@@ -77,16 +77,17 @@ def _along(view: RunView) -> None:
         return
     left, right = st.columns(2)
     with left:
-        if (frame["mean"] > 0).any():
+        if any(mean > 0 for mean in frame["mean"].tolist()):
             st.altair_chart(charts_divergence.along(frame, "mean", "mean KL, nats (log)", log=True))
         else:
             st.info("Its distributions equal the baseline's at every place.")
     with right:
         st.altair_chart(charts_divergence.along(frame, "same", "same likeliest token, %", log=False))
-    places = frame.drop_duplicates("place").sort_values("start")["place"].tolist()
-    sizes = frame.groupby("where", sort=False)["tokens"].sum()
-    counted = "; ".join(f"{where} n {int(n):,} tokens" for where, n in sizes.items())
-    st.html(markup.quiet(f"{counted}, from place {places[0].split('-')[0]} on; n of each range in the tooltip."))
+    sizes: dict[str, int] = {}
+    for where, tokens in zip(frame["where"].tolist(), frame["tokens"].tolist(), strict=True):
+        sizes[where] = sizes.get(where, 0) + int(tokens)
+    counted = "; ".join(f"{where} n {n:,} tokens" for where, n in sizes.items())
+    st.html(markup.quiet(f"{counted}; n of each range of places in the table."))
     show_table(
         pd.DataFrame(
             {
