@@ -18,6 +18,7 @@ from evalsvc.kernels.kv_write import kv_write
 from evalsvc.kernels.paged_attention import paged_attention
 from evalsvc.kernels.tiles import Tiles
 
+from .kv.latent_pool import LatentPool
 from .kv.pool import KVPool
 
 ATTENTION_NAME = "evalsvc_paged"
@@ -32,12 +33,24 @@ class Step:
         slots: Shape: (tokens,); where each new token's keys and values go.
         tiles: Queries and the slots that they read.
         windows: By layer whose attention has run in this step, the sliding window that its model passed.
+        absorbs: Whether latent attention takes its absorbed form.
     """
 
-    pool: KVPool
+    pool: KVPool | LatentPool
     slots: Tensor
     tiles: Tiles
     windows: dict[int, int | None] = field(default_factory=dict)
+    absorbs: bool = False
+
+    def enter(self, layer: int, window: int | None = None) -> None:
+        """Notes that a layer's attention runs.
+
+        Raises:
+            CapabilityError: It has run in this step.
+        """
+        if layer in self.windows:
+            raise CapabilityError(f"layer {layer} attends twice in one step: this architecture is not served")
+        self.windows[layer] = window
 
     def silent_layers(self, layers: int) -> list[int]:
         """Of layers 0..layers-1, those whose attention has not run; every other one ran exactly once."""
@@ -55,6 +68,11 @@ def stepping(step: Step) -> Iterator[None]:
         yield
     finally:
         _step.reset(token)
+
+
+def current_step() -> Step:
+    """The step that attention serves."""
+    return _step.get()
 
 
 def attend(
@@ -92,10 +110,9 @@ def attend(
         raise CapabilityError(f"layer {layer} passes a sliding window of {sliding_window}: it must be at least 1")
     if softcap is not None and softcap <= 0:
         raise CapabilityError(f"layer {layer} passes a soft cap of {softcap}: it must be above 0")
-    if layer in step.windows:
-        raise CapabilityError(f"layer {layer} attends twice in one step: this architecture is not served")
-    step.windows[layer] = sliding_window
+    step.enter(layer, sliding_window)
     pool = step.pool
+    assert isinstance(pool, KVPool)
     pool.observe(layer, key[0], value[0])
     kv_write(pool.k[layer], pool.write_scale("k", layer), step.slots, key[0].transpose(0, 1))
     kv_write(pool.v[layer], pool.write_scale("v", layer), step.slots, value[0].transpose(0, 1))

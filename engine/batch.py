@@ -9,7 +9,7 @@ from torch import Tensor
 
 from evalsvc.kernels.tiles import KEY_BLOCK, Tiles
 
-from .kv.pool import PAGE, KVPool, PoolFull, Sequence
+from .kv.pages import PAGE, Pages, PoolFull, Sequence
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Block(NamedTuple):
     readers: list[int]
 
 
-def pack(pool: KVPool, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
+def pack(pool: Pages, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
     """Reserves slots for the chunks and lays out their tiles.
 
     Args:

@@ -20,6 +20,7 @@ from evalsvc.kernels.fp8 import E4M3_MAX, amax_scale
 from evalsvc.kernels.int8 import INT8_MAX
 
 from .kv.pool import Scales
+from .layout import Layout
 from .precision import KVFormat, StagePlan
 from .stage import PrefillStage
 from .weights import WeightSet
@@ -62,8 +63,7 @@ def calibrate(weights: WeightSet, prompts: Sequence[list[int]]) -> Tensor:
     """
     longest = sum(-(-len(ids) // 16) * 16 for ids in prompts)
     stage = PrefillStage(weights, StagePlan(weights.fmt, KVFormat("bf16")), longest)
-    layers, _, kv_heads, _ = stage.pool.k.shape
-    amax = stage.pool.amax = torch.zeros(2, layers, kv_heads)
+    amax = stage.pool.amax = torch.zeros(2, weights.layout.layers, weights.layout.kv_heads)
     stage.prefill(prompts, logits=False)
     if not bool(amax.isfinite().all()):
         raise EngineError("calibration met NaN or infinity in keys or values")
@@ -82,10 +82,10 @@ def scales_from(amax: Tensor, fmt: KVFormat) -> Scales:
     return Scales(k, v)
 
 
-def read_scales(path: Path, fmt: KVFormat, layers: int, kv_heads: int) -> Scales:
+def read_scales(path: Path, fmt: KVFormat, layout: Layout) -> Scales:
     """Scales of a given format: `{"k": [...], "v": [...]}`, a number or a list of one per KV head for each layer.
 
-    What is read from a page is its code times the scale.
+    What is read from a page is its code times the scale. A latent is key and value at once: there both are equal.
 
     Raises:
         ConfigError: A file that cannot be read, or numbers that are no scales of this format and this model.
@@ -98,6 +98,7 @@ def read_scales(path: Path, fmt: KVFormat, layers: int, kv_heads: int) -> Scales
         raise ConfigError(f"{where}: cannot be read ({error})") from None
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f'{where}: expected {{"k": [...], "v": [...]}} with the scales of each layer') from None
+    layers, kv_heads = layout.layers, layout.kv_heads
     unknown = set(held) - {"k", "v"}
     if unknown:
         raise ConfigError(f"{where}: unknown key {min(unknown)!r}; known: 'k' and 'v'")
@@ -109,6 +110,8 @@ def read_scales(path: Path, fmt: KVFormat, layers: int, kv_heads: int) -> Scales
             raise ConfigError(f"{where}: {part!r} must hold {each}, for each of {layers} layers: kv={fmt} asks that")
         if not bool((scale.isfinite() & (scale > 0)).all()):
             raise ConfigError(f"{where}: {part!r} holds a scale that is not a positive fp32 number")
+    if layout.latent is not None and not torch.equal(*parts):
+        raise ConfigError(f"{where}: a latent is key and value at once; give 'v' the scales of 'k'")
     return Scales(*parts)
 
 

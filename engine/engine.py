@@ -28,7 +28,7 @@ from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
 from .layout import layout_of
 from .loop import Loop
-from .model import empty_model, longest_sequence
+from .model import check_kv, empty_model, longest_sequence
 from .precision import KVFormat, PrecisionPlan, StagePlan, WeightFormat, parse_plan
 from .proof import measure, mismatches
 from .requests import (
@@ -108,6 +108,7 @@ class Engine:
             raise ConfigError("an engine needs at least one arm: give a plan")
         for spec in arms.values():
             spec.check()
+            check_kv(checkpoint, spec.plan)
         dispatch.form("cpu")  # what was forced and cannot run is refused before anything is loaded
         self.checkpoint, self.specs = checkpoint, dict(arms)
         self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
@@ -250,7 +251,7 @@ class Engine:
         if kv.given:
             assert spec.scales is not None
             layout = layout_of(empty_model(self.checkpoint, torch.bfloat16))
-            return calibrating.read_scales(spec.scales, kv, layout.layers, layout.kv_heads)
+            return calibrating.read_scales(spec.scales, kv, layout)
         assert spec.calibration is not None
         return calibrating.scales_from(self._amax(spec.plan.prefill.weights, spec.calibration), kv)
 

@@ -21,7 +21,7 @@ from .matrix import PlanMatrix
 from .precision import WeightFormat
 
 ROUTER_ROWS = 32
-_GATES = ("gate", "router", "shared_expert_gate")
+_GATES = ("gate", "router", "shared_expert_gate", "weights_proj")
 _WEIGHTS = ("gate_up_proj", "down_proj")
 
 
@@ -31,7 +31,10 @@ def is_experts(module: nn.Module) -> bool:
 
 
 def is_router(name: str, module: nn.Module) -> bool:
-    """Whether a module chooses experts, or how much of a shared one is added: it is held as the model has it."""
+    """Whether a module chooses experts, how much of a shared one is added, or which keys are read.
+
+    It is held as the model has it.
+    """
     kind = type(module).__name__.lower()
     return "router" in kind or (isinstance(module, nn.Linear) and name.rpartition(".")[2] in _GATES)
 

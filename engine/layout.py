@@ -13,6 +13,8 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from evalsvc.errors import CapabilityError
 
+from .sizes import LatentShape
+
 PROBE_NAME = "evalsvc_probe"
 PROBE_TOKENS = 3
 
@@ -23,11 +25,13 @@ class Layout:
 
     Attributes:
         windows: By layer the keys that a query reads, its own the last; None: all up to its own.
+        latent: What a token keeps where attention is latent: one key, all of a latent and a rope key.
     """
 
     kv_heads: int
     head_dim: int
     windows: tuple[int | None, ...]
+    latent: LatentShape | None = None
 
     @property
     def layers(self) -> int:
@@ -37,7 +41,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Call:
-    """What one attention call was given; shapes without the batch."""
+    """What one attention call was given; shapes without the batch.
+
+    Attributes:
+        latent: Numbers of a latent, of a rope key, and of an index key or 0; None where heads have keys of their own.
+    """
 
     layer: int
     query: tuple[int, ...]
@@ -47,6 +55,7 @@ class Call:
     causal: bool
     window: int | None
     softcap: float | None
+    latent: tuple[int, int, int] | None = None
 
 
 _calls: ContextVar[list[Call]] = ContextVar("evalsvc_calls")
@@ -76,6 +85,13 @@ def _note(
     )
     _calls.get().append(call)
     return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+def note_latent(layer: int, heads: int, latent: Tensor, rope: Tensor, index: Tensor | None) -> None:
+    """As `_note`, for latent attention: what a token keeps, each of shape (tokens, numbers)."""
+    key = (1, len(latent), latent.shape[1] + rope.shape[1])
+    kept = latent.shape[1], rope.shape[1], 0 if index is None else index.shape[1]
+    _calls.get().append(Call(layer, (heads, *key[1:]), key, key, False, True, None, None, kept))
 
 
 def _no_experts(experts: nn.Module, hidden: Tensor, *_: object) -> Tensor:
@@ -133,7 +149,16 @@ def layout_of(model: PreTrainedModel) -> Layout:
         if call.key != first.key:
             raise CapabilityError(f"layer {call.layer} has keys of another shape than layer {first.layer}")
     windows = tuple(by_layer[layer].window for layer in sorted(by_layer))
-    return Layout(first.key[0], first.key[2], windows)
+    return Layout(first.key[0], first.key[2], windows, _latent_shape(by_layer))
+
+
+def _latent_shape(by_layer: dict[int, Call]) -> LatentShape | None:
+    kept = {layer: call.latent for layer, call in sorted(by_layer.items()) if call.latent is not None}
+    if not kept:
+        return None
+    indexed = tuple(layer for layer, (_, _, index) in kept.items() if index)
+    rank, rope, index = max(kept.values(), key=lambda found: found[2])
+    return LatentShape(len(kept), rank, rope, index, indexed)
 
 
 def _check(call: Call, config: Any) -> None:

@@ -20,7 +20,11 @@ from evalsvc.errors import CapabilityError, EngineError
 from .attention import ATTENTION_NAME
 from .checkpoint.base import Checkpoint
 from .experts import check_experts, is_experts, is_router
+from .kv.latent_pool import check_latent_format
+from .kv.pool import check_heads_format
 from .layout import layout_of
+from .mla import LATENT_MODEL_TYPES, keep_latents
+from .precision import LATENT_TILE, PrecisionPlan
 from .rope import check_rope, context_length, hold_still
 
 SERVED_MODEL_TYPES = (
@@ -28,6 +32,7 @@ SERVED_MODEL_TYPES = (
     "cohere",
     "cohere2",
     "cwm",
+    "deepseek_v3",
     "ernie4_5",
     "exaone4",
     "gemma",
@@ -36,6 +41,7 @@ SERVED_MODEL_TYPES = (
     "glm",
     "glm4",
     "glm4_moe",
+    "glm_moe_dsa",
     "gpt_oss",
     "granite",
     "helium",
@@ -67,7 +73,7 @@ SERVED_MODEL_TYPES = (
     "starcoder2",
     "vaultgemma",
 )
-SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"}
+SERVED_LAYER_TYPES = {"full_attention", "sliding_attention", "indexed_attention"}
 
 
 def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -97,6 +103,21 @@ def longest_sequence(checkpoint: Checkpoint) -> int | None:
     _check_tested(checkpoint)
     with _named(checkpoint):
         return context_length(read_config(checkpoint))
+
+
+def check_kv(checkpoint: Checkpoint, plan: PrecisionPlan) -> None:
+    """Refuses, before anything is loaded, a KV format that the model's kind of attention does not have.
+
+    Raises:
+        CapabilityError: Such a format, by name.
+    """
+    config = checkpoint.config.get("text_config") or checkpoint.config
+    latent = config.get("model_type") in LATENT_MODEL_TYPES
+    for stage in (plan.prefill, plan.decode):
+        if latent:
+            check_latent_format(stage.kv, config.get("kv_lora_rank") or LATENT_TILE)
+        else:
+            check_heads_format(stage.kv)
 
 
 def _check_tested(checkpoint: Checkpoint) -> None:
@@ -131,6 +152,7 @@ def _build(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     config._attn_implementation = ATTENTION_NAME
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    keep_latents(model)
     check_structure(model)
     hold_still(model)
     layout_of(model)

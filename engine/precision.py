@@ -4,23 +4,26 @@ Plan text is `w=FORMAT,kv=FORMAT > w=FORMAT,kv=FORMAT` (prefill `>` decode; one 
 options after colons, in any order; the canonical text has every default expanded and is what is hashed and stored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.errors import ConfigError
 
 INT4_GROUPS = (32, 64, 128)
 FP8_BLOCK = 128
 NVFP4_BLOCK = 16
+LATENT_TILE = 128
 KVScale = Literal[
     "",
     "token-head",
+    "latent128",
     "tensor:calibrated",
     "tensor:given",
     "tensor:uncalibrated",
     "head:calibrated",
     "head:given",
 ]
+DYNAMIC_SCALES = ("token-head", "latent128")
 FACTORS = ("prefill.weights", "prefill.kv", "decode.weights", "decode.kv")
 
 
@@ -70,6 +73,12 @@ class WeightFormat:
         return f"group{self.group}" if self.kind == "fp8" and self.group else "token"
 
     @property
+    def storage_only(self) -> "WeightFormat":
+        """The same packed form with activations as they come."""
+        stored = {"w8a8": "w8a16", "w4a4": "w4a16"}.get(self.activations, self.activations)
+        return replace(self, activations=stored)
+
+    @property
     def product(self) -> str:
         """Which product runs: the format's own where activations are quantized, else that of the compute type."""
         if self.activations in ("w8a8", "w4a4"):
@@ -97,9 +106,10 @@ class KVFormat:
     Attributes:
         kind: Element type of the pages; fp8 and int8 elements are codes that a scale multiplies.
         scale: Whose elements share a scale, and where it comes from. `token-head` is dynamic: one fp32 per token and
-            head. The others are fixed before the first token, keys and values apart, one for a layer (`tensor`) or for
-            each head of a layer (`head`): `calibrated` on prompts, `given` in a file, or `uncalibrated` (1.0). Empty
-            for fp32 and bf16.
+            head. So is `latent128`, for latent attention: one fp32 per token and 128 numbers of its latent, the rope
+            key in bf16. The others are fixed before the first token, keys and values apart, one for a layer
+            (`tensor`) or for each head of a layer (`head`): `calibrated` on prompts, `given` in a file, or
+            `uncalibrated` (1.0). Empty for fp32 and bf16.
     """
 
     kind: Literal["fp32", "bf16", "fp8", "int8"] = "bf16"
@@ -110,13 +120,13 @@ class KVFormat:
 
     @property
     def per(self) -> str:
-        """Whose elements share a scale: `token-head`, `tensor`, `head` or nobody's."""
+        """Whose elements share a scale: `token-head`, `latent128`, `tensor`, `head` or nobody's."""
         return self.scale.partition(":")[0]
 
     @property
     def origin(self) -> str:
         """Where scales come from: `dynamic`, `calibrated`, `given`, `uncalibrated`, or empty without scales."""
-        return "dynamic" if self.scale == "token-head" else self.scale.partition(":")[2]
+        return "dynamic" if self.scale in DYNAMIC_SCALES else self.scale.partition(":")[2]
 
     @property
     def calibrated(self) -> bool:
@@ -173,7 +183,6 @@ def parse_plan(text: str) -> PrecisionPlan:
 
     Raises:
         ConfigError: The text is not a plan; the message names the part and what is accepted.
-        CapabilityError: A known format that this engine does not serve.
     """
     halves = [half.strip() for half in text.split(">")]
     if len(halves) > 2 or not all(halves):
@@ -230,28 +239,30 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
 
 def _parse_kv(text: str, plan: str) -> KVFormat:
     kind, *options = text.split(":")
-    if "latent128" in options:
-        raise CapabilityError(f"plan {plan!r}: KV {text!r} is not served yet; use fp32, bf16, fp8 or int8")
     if kind in ("fp32", "bf16") and not options:
         return KVFormat(kind)
     if kind in ("fp8", "int8"):
         origin = _choose(options, ("calibrated", "given", "uncalibrated"), "", text, plan)
-        per = _choose(options, ("token-head", "tensor", "head"), "tensor" if origin else "token-head", text, plan)
+        shared = (*DYNAMIC_SCALES, "tensor", "head")
+        per = _choose(options, shared, "tensor" if origin else "token-head", text, plan)
         _refuse_unknown(options, {origin, per}, text, plan)
         _check_scale(kind, per, origin, text, plan)
         scale = f"{per}:{origin}" if origin else per
         return KVFormat(kind, scale)  # pyright: ignore[reportArgumentType]
     raise ConfigError(
         f"plan {plan!r}: unknown KV format {text!r}; use fp32, bf16, fp8, int8, or one of these two with "
-        "token-head, tensor:calibrated, head:calibrated, tensor:given or head:given"
+        "token-head, tensor:calibrated, head:calibrated, tensor:given or head:given; for latent attention fp8:latent128"
     )
 
 
 def _check_scale(kind: str, per: str, origin: str, text: str, plan: str) -> None:
     where = f"plan {plan!r}: KV {text!r}"
-    if per == "token-head" and origin:
-        raise ConfigError(f"{where}: one scale per token and head is dynamic, it cannot be {origin}")
-    if per != "token-head" and not origin:
+    if per == "latent128" and kind != "fp8":
+        raise ConfigError(f"{where}: tiles of a latent are held in fp8; write `fp8:latent128`")
+    if per in DYNAMIC_SCALES and origin:
+        what = "tile of a latent" if per == "latent128" else "head"
+        raise ConfigError(f"{where}: one scale per token and {what} is dynamic, it cannot be {origin}")
+    if per not in DYNAMIC_SCALES and not origin:
         uncalibrated = " or `:uncalibrated` (scale 1.0)" if (kind, per) == ("fp8", "tensor") else ""
         raise ConfigError(f"{where} needs `:calibrated`, `:given`{uncalibrated}")
     if origin == "uncalibrated" and kind == "int8":

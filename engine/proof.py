@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .experts import is_router
-from .kv.pool import PAGE, KVPool, Scales
+from .held import dtype_name, kv_facts
+from .kv.pool import PAGE, Scales
 from .matrix import stored_as
+from .mla import UP
 from .precision import KVFormat, PrecisionPlan, WeightFormat
+from .sizes import LatentShape
 from .stage import Stage, Work
 
 _CODE_DTYPE = {
@@ -30,6 +32,8 @@ EXPERTS_NDIM = 3  # of experts that lie stacked, and so in no format
 def measure(stage: Stage, work: Work) -> dict[str, Any]:
     """Bytes, types and kernels of one stage.
 
+    `without_quantized_activations` names the linears that a format which quantizes activations holds without doing so.
+
     Format bytes are what the plan's form occupies; resident bytes are what this process holds (on CPU a decoded copy
     for the product comes on top).
 
@@ -37,10 +41,12 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
         stage: Whose tensors are counted.
         work: What the stage computed for this arm.
     """
-    linears = stage.weights.matrices().values()
+    matrices = stage.weights.matrices()
+    linears = matrices.values()
+    as_they_come = [name for name, matrix in matrices.items() if matrix.fmt != stage.plan.weights]
     packed = [t for layer in linears for t in layer.packed_tensors()]
     elements = sum(layer.weight.numel() for layer in linears)
-    pool, scales = stage.pool, _fixed_scales(stage.pool)
+    pool = stage.pool
     return {
         "weights": {
             "linears": len(linears),
@@ -51,22 +57,18 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "linears_reading_what_is_packed": sum(layer.reads_what_is_packed() for layer in linears),
             "format_bytes": _bytes(packed),
             "resident_bytes": _bytes([*packed, *(layer.weight for layer in linears)]),
+            "without_quantized_activations": dict(Counter(name.rpartition(".")[2] for name in as_they_come)),
             "other_bytes": _bytes(stage.weights.shared_tensors()),
-            "compute_dtype": _dtype_name(stage.weights.dtype),
+            "compute_dtype": dtype_name(stage.weights.dtype),
         },
         "kv": {
-            "dtype": _dtype(pool.k),
+            **kv_facts(pool),
             "scale": pool.fmt.scale,
             "scale_origin": pool.fmt.origin,
-            "scale_per": _scale_per(pool),
-            "scale_dtype": None if pool.k_scale is None else _dtype(pool.k_scale),
-            "scale_range": None if scales is None else _range(scales),
-            "scales_sha256": None if scales is None else scales.sha256(),
             "bytes_per_token": pool.bytes_per_token(),
             "pool_tokens": pool.n_pages * PAGE,
             "peak_tokens": pool.peak * PAGE,
             "resident_bytes": pool.resident_bytes(),
-            "k_read_factor": pool.k_read_factor,
         },
         "kernels": dict(work.kernels),
         "tokens_computed": work.tokens,
@@ -110,6 +112,9 @@ def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable
         yield f"linears are held as {weights['linears_by_format']}, the plan says {dict(wanted)}"
     if weights["linears_reading_what_is_packed"] != weights["linears"]:
         yield f"only {weights['linears_reading_what_is_packed']} of {weights['linears']} products read what is packed"
+    others = set(weights["without_quantized_activations"]) - {UP}
+    if others:
+        yield f"activations of {', '.join(sorted(others))} are not quantized, the plan says {plan}"
     ran = {name for name in kernels if name.startswith("linear.")}
     if measured["tokens_computed"] and ran != {f"linear.{plan.product}.torch"}:
         yield f"products ran as {sorted(ran)}, the plan asks linear.{plan.product}.torch"
@@ -124,6 +129,12 @@ def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dic
         yield f"KV scales are not the ones {plan.origin}"
     if plan.origin == "uncalibrated" and kv["scale_range"] != [1.0, 1.0]:
         yield f"uncalibrated KV scales lie in {kv['scale_range']}, not at 1.0"
+    if "latent" in kv:
+        held = kv["latent"]
+        indexed = tuple(range(held["index_layers"]))
+        shape = LatentShape(held["layers"], held["rank"], held["rope"], held["index"], indexed)
+        if kv["bytes_per_token"] != shape.token_bytes(plan):
+            yield f"a token takes {kv['bytes_per_token']} bytes of KV, {plan} {shape.token_bytes(plan)}"
     if kv["k_read_factor"] != factor:
         yield f"K is read with factor {kv['k_read_factor']}, the injected fault is {factor}"
 
@@ -138,34 +149,10 @@ def _formats(stage: Stage) -> dict[str, int]:
     return dict(held)
 
 
-def _fixed_scales(pool: KVPool) -> Scales | None:
-    """The scales that the pool writes and reads with, where they are fixed."""
-    if pool.k_scale is None or pool.v_scale is None or _scale_per(pool) == "token-head":
-        return None
-    return Scales(pool.k_scale, pool.v_scale)
-
-
-def _scale_per(pool: KVPool) -> str:
-    """Whose elements share a scale, by the shape of the tensors that hold it."""
-    shapes = {() if scale is None else tuple(scale.shape) for scale in (pool.k_scale, pool.v_scale)}
-    layers, slots, kv_heads, _ = pool.k.shape
-    known = {(): "", (layers,): "tensor", (layers, kv_heads): "head", (layers, slots, kv_heads): "token-head"}
-    return known.get(shapes.pop(), "unknown") if len(shapes) == 1 else "unknown"
-
-
-def _range(scales: Scales) -> list[float]:
-    both = torch.cat([scales.k.flatten(), scales.v.flatten()])
-    return [float(both.min()), float(both.max())]
-
-
 def _bytes(tensors: Iterable[Tensor]) -> int:
     unique = {t.data_ptr(): t for t in tensors}
     return sum(t.numel() * t.element_size() for t in unique.values())
 
 
 def _dtype(tensor: Tensor) -> str:
-    return _dtype_name(tensor.dtype)
-
-
-def _dtype_name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
+    return dtype_name(tensor.dtype)

@@ -1,9 +1,10 @@
 """Bytes that a token takes in KV formats, from shapes alone. No torch: models that nobody loads here have them, too."""
 
-from .precision import KVFormat
+from dataclasses import dataclass
+
+from .precision import LATENT_TILE, KVFormat
 
 PLAIN_BYTES = {"fp32": 4, "bf16": 2}
-LATENT_TILE = 128
 _FP32, _BF16 = 4, 2
 
 
@@ -18,10 +19,38 @@ def latent_bytes(rank: int, rope: int, fmt: KVFormat) -> int:
 
     `latent128`: the latent in fp8 tiles of 128 with an fp32 scale each, the rope key in bf16.
     """
-    if "latent128" in fmt.scale:
+    if fmt.per == "latent128":
         return rank + -(-rank // LATENT_TILE) * _FP32 + rope * _BF16
     scales = _FP32 if fmt.per == "token-head" else 0
     return (rank + rope) * _kv_bytes(fmt) + scales
+
+
+def index_bytes(dim: int, fmt: KVFormat) -> int:
+    """Bytes of one token's index key in one layer: of a quantized format fp8 with an fp32 scale."""
+    return dim * PLAIN_BYTES[fmt.kind] if fmt.kind in PLAIN_BYTES else dim + _FP32
+
+
+@dataclass(frozen=True)
+class LatentShape:
+    """What latent attention keeps of one token.
+
+    Attributes:
+        layers: Layers, each with a latent and a rope key.
+        rank: Numbers of a latent, `rope` those of a rope key.
+        index: Numbers of an index key; 0 without sparse attention.
+        index_layers: Layers that have one.
+    """
+
+    layers: int
+    rank: int
+    rope: int
+    index: int = 0
+    index_layers: tuple[int, ...] = ()
+
+    def token_bytes(self, fmt: KVFormat) -> int:
+        """Bytes of one token over all layers, dynamic scales included."""
+        index = len(self.index_layers) * index_bytes(self.index, fmt)
+        return self.layers * latent_bytes(self.rank, self.rope, fmt) + index
 
 
 def _kv_bytes(fmt: KVFormat) -> int:

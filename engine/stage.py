@@ -16,9 +16,11 @@ from evalsvc.kernels.dispatch import counting
 
 from .attention import Step, stepping
 from .batch import Chunk, never_one_row, pack
+from .kv.latent_pool import LatentPool
 from .kv.pool import KVPool, Scales, Sequence
 from .kv.prefix import PrefixCache
-from .precision import StagePlan
+from .layout import Layout
+from .precision import KVFormat, StagePlan
 from .weights import WeightSet
 
 
@@ -52,6 +54,21 @@ class Work:
         )
 
 
+def pool_for(
+    layout: Layout,
+    fmt: KVFormat,
+    kv_tokens: int,
+    scales: Scales | None = None,
+    k_read_factor: float = 1.0,
+    poison: bool = False,
+) -> KVPool | LatentPool:
+    """An empty pool for what a model's attention keeps. Args and errors as in `KVPool` and `LatentPool`."""
+    if layout.latent is not None:
+        return LatentPool(fmt, layout.latent, kv_tokens, scales, k_read_factor, poison)
+    heads = layout.kv_heads, layout.head_dim
+    return KVPool(fmt, layout.layers, *heads, kv_tokens, scales, k_read_factor, poison)
+
+
 class Stage:
     """What both stages share.
 
@@ -60,10 +77,12 @@ class Stage:
         key: What makes two stages the same.
         cache: Full pages that can be used again.
         work: What it computed, for all arms that share it.
+        absorbs: Whether latent attention takes its absorbed form.
     """
 
     name = ""
     tile_rows = 0
+    absorbs = False
 
     def __init__(
         self,
@@ -76,18 +95,8 @@ class Stage:
         key: str = "",
     ):
         """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
-        layout = weights.layout
         self.weights, self.plan, self.key = weights, plan, key
-        self.pool = KVPool(
-            plan.kv,
-            layout.layers,
-            layout.kv_heads,
-            layout.head_dim,
-            kv_tokens,
-            scales,
-            k_read_factor,
-            poison,
-        )
+        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, scales, k_read_factor, poison)
         self.cache = PrefixCache(self.pool)
         self.work = Work()
 
@@ -115,7 +124,7 @@ class Stage:
             "position_ids": batch.positions[None],
             "use_cache": False,
         }
-        with stepping(Step(self.pool, batch.slots, batch.tiles)), counting(self.work.kernels):
+        with stepping(Step(self.pool, batch.slots, batch.tiles, absorbs=self.absorbs)), counting(self.work.kernels):
             if wanted:
                 logits = self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
             else:
@@ -165,6 +174,7 @@ class DecodeStage(Stage):
 
     name = "decode"
     tile_rows = 1
+    absorbs = True
 
     def step(self, sequences: Seq[Sequence], tokens: Seq[int]) -> Tensor:
         """Writes one token of each sequence and returns logits of shape (sequences, vocabulary)."""

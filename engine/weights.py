@@ -20,6 +20,7 @@ from .layout import layout_of
 from .linear import PlanLinear
 from .matrix import PlanMatrix
 from .memory import Returns, give_back
+from .mla import UP
 from .model import empty_model
 from .placing import Placed, expert_shapes, place
 from .precision import WeightFormat
@@ -153,7 +154,8 @@ class WeightSet:
         return defined
 
     def _pack(self, layer: str, weight: Tensor) -> None:
-        self.linears[layer] = PlanLinear(weight, None, self.fmt, layer)
+        expands = layer.rpartition(".")[2] == UP
+        self.linears[layer] = PlanLinear(weight, None, self.fmt.storage_only if expands else self.fmt, layer)
         self.model.set_submodule(layer, self.linears[layer])
 
     def _tied(self) -> bool:

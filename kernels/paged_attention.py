@@ -28,7 +28,7 @@ from .fp8 import e4m3_as_bf16
 from .int8 import dequantize_int8
 from .tiles import KEY_BLOCK, MIN_ROWS, Reads, Tiles
 
-_LOG2_E = log2(e)
+LOG2_E = log2(e)
 
 
 def paged_attention(
@@ -63,7 +63,7 @@ def paged_attention(
     kv_heads = k_pages.shape[1]
     reads = tiles.reads(window, kv_heads, heads // kv_heads)
     narrow = torch.float32 if torch.float32 in (q.dtype, v_pages.dtype) else torch.bfloat16
-    query = _query_cells(q, tiles, kv_heads).mul_(scaling * _LOG2_E if softcap is None else scaling / softcap)
+    query = query_cells(q, tiles, kv_heads).mul_(scaling * LOG2_E if softcap is None else scaling / softcap)
     results, rows = sum(len(read.cells) for read in reads.parts), query.shape[1]
     out = torch.empty((results + 1, rows, head_dim), dtype=narrow)
     total, peak = query.new_empty((2, results + 1, rows, 1))
@@ -75,7 +75,7 @@ def paged_attention(
         scores = torch.bmm(query.index_select(0, read.cells).view(len(key), -1, head_dim), key.transpose(1, 2))
         _scale_keys(scores, k_scale, read.slots)
         if softcap is not None:
-            scores.tanh_().mul_(softcap * _LOG2_E)
+            scores.tanh_().mul_(softcap * LOG2_E)
         if read.bound is not None:
             scores.view(len(read.slots), kv_heads, -1, KEY_BLOCK).clamp_(max=read.bound)
         found = (len(key), scores.shape[1], -1)
@@ -85,10 +85,10 @@ def paged_attention(
         _scale_keys(weights, v_scale, read.slots)
         torch.bmm(weights.to(narrow), _read(v_pages, read.slots, narrow), out=out[start:stop].view(found))
     sink = None if sinks is None else _sink_cells(sinks, len(tiles.rows), kv_heads, rows)
-    return _packed(_merge(out, total, peak, reads, sink), tiles, heads).to(q.dtype)
+    return packed(merge(out, total, peak, reads, sink), tiles, heads).to(q.dtype)
 
 
-def _query_cells(q: Tensor, tiles: Tiles, kv_heads: int) -> Tensor:
+def query_cells(q: Tensor, tiles: Tiles, kv_heads: int) -> Tensor:
     """Queries by cell, in fp32. Shape: (tokens, heads, head_dim) -> (tiles * kv_heads, rows, head_dim)."""
     n_tiles, tile_rows = tiles.rows.shape
     heads, head_dim = q.shape[1:]
@@ -101,20 +101,20 @@ def _query_cells(q: Tensor, tiles: Tiles, kv_heads: int) -> Tensor:
 
 def _sink_cells(sinks: Tensor, n_tiles: int, kv_heads: int, rows: int) -> Tensor:
     """Sinks as scores in base 2 of each cell's rows. Shape: (heads,) -> (tiles * kv_heads, rows, 1)."""
-    by_head = sinks.float().mul(_LOG2_E).view(kv_heads, -1)
+    by_head = sinks.float().mul(LOG2_E).view(kv_heads, -1)
     repeated = by_head.repeat(n_tiles, -(-rows // by_head.shape[1]))
     return repeated[:, :rows, None]
 
 
-def _packed(cells: Tensor, tiles: Tiles, heads: int) -> Tensor:
-    """Back from `_query_cells`. Shape: (tiles * kv_heads, rows, head_dim) -> (tokens, heads, head_dim)."""
+def packed(cells: Tensor, tiles: Tiles, heads: int) -> Tensor:
+    """Back from `query_cells`. Shape: (tiles * kv_heads, rows, head_dim) -> (tokens, heads, head_dim)."""
     n_tiles, tile_rows = tiles.rows.shape
     kv_heads, head_dim = len(cells) // n_tiles, cells.shape[2]
     by_head = cells[:, : tile_rows * heads // kv_heads].view(n_tiles, kv_heads, tile_rows, -1, head_dim)
     return by_head.transpose(1, 2).reshape(-1, heads, head_dim)[tiles.flat]
 
 
-def _merge(out: Tensor, total: Tensor, peak: Tensor, reads: Reads, sink: Tensor | None) -> Tensor:
+def merge(out: Tensor, total: Tensor, peak: Tensor, reads: Reads, sink: Tensor | None) -> Tensor:
     """Blocks' results to cells' results. Shape: (results + 1, rows, ...) -> (cells, rows, ...), fp32."""
     out, total, peak = (t.index_select(0, reads.order).unflatten(0, (reads.ranks, -1)) for t in (out, total, peak))
     highest = peak.amax(dim=0) if sink is None else torch.maximum(peak.amax(dim=0), sink)

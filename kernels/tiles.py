@@ -117,6 +117,11 @@ class Tiles:
         hidden = keys > positions
         if window is not None:
             hidden |= keys <= positions - window
-        bound = torch.where(hidden, MASKED, torch.inf).repeat_interleave(group, dim=2)
-        bound = functional.pad(bound, (0, 0, 0, max(MIN_ROWS - bound.shape[2], 0)), value=torch.inf)
-        return bound.view(len(blocks), 1, -1, KEY_BLOCK)
+        return bound_of(hidden, group)
+
+
+def bound_of(hidden: Tensor, group: int) -> Tensor:
+    """`Read.bound` of what is hidden: shape (blocks, tiles, tile_rows, KEY_BLOCK), bool."""
+    bound = torch.where(hidden, MASKED, torch.inf).repeat_interleave(group, dim=2)
+    bound = functional.pad(bound, (0, 0, 0, max(MIN_ROWS - bound.shape[2], 0)), value=torch.inf)
+    return bound.view(len(hidden), 1, -1, KEY_BLOCK)

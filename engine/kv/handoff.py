@@ -4,21 +4,22 @@ from collections.abc import Sequence as Seq
 
 import torch
 
+from .latent_pool import LatentPool
 from .pool import KVPool, Sequence
 
+Pool = KVPool | LatentPool
 
-def same_storage(source: KVPool, target: KVPool) -> bool:
+
+def same_storage(source: Pool, target: Pool) -> bool:
     """Whether the stored bytes of one pool mean the same in the other."""
     ours, theirs = source.fmt, target.fmt
     if (ours.kind, ours.per) != (theirs.kind, theirs.per):
         return False
-    if ours.per in ("", "token-head"):
-        return True
-    pairs = ((source.k_scale, target.k_scale), (source.v_scale, target.v_scale))
-    return all(a is not None and b is not None and torch.equal(a, b) for a, b in pairs)
+    pairs = zip(source.fixed_scales(), target.fixed_scales(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
-def convert(source: KVPool, source_slots: Seq[int], target: KVPool, target_slots: Seq[int]) -> None:
+def convert(source: Pool, source_slots: Seq[int], target: Pool, target_slots: Seq[int]) -> None:
     """Copies tokens into another pool: bytes where the storage is equal, else decoded and quantized again.
 
     Args:
@@ -32,12 +33,11 @@ def convert(source: KVPool, source_slots: Seq[int], target: KVPool, target_slots
         for mine, theirs in zip(source.stored(), target.stored(), strict=True):
             theirs[:, slots] = mine[:, origin]
         return
-    for layer in range(source.k.shape[0]):
-        key, value = source.read(layer, origin)
-        target.write(layer, slots, key, value)
+    for layer in range(len(source.stored()[0])):
+        target.write(layer, slots, *source.read(layer, origin))
 
 
-def handoff(source: KVPool, sequence: Sequence, target: KVPool, held: Sequence | None = None) -> Sequence:
+def handoff(source: Pool, sequence: Sequence, target: Pool, held: Sequence | None = None) -> Sequence:
     """Copies a sequence into another pool.
 
     Args:

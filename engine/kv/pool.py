@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evalsvc.errors import EngineError
+from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
 from evalsvc.kernels.kv_write import kv_write
@@ -16,7 +16,7 @@ from ..precision import KVFormat
 from .pages import PAGE, Pages, PoolFull, Sequence
 
 __all__ = ["PAGE", "KVPool", "PoolFull", "Scales", "Sequence"]
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,24 @@ class Scales:
     def sha256(self) -> str:
         """Hash of the fp32 values."""
         return hashlib.sha256(json.dumps([self.k.tolist(), self.v.tolist()]).encode()).hexdigest()
+
+
+def check_heads_format(fmt: KVFormat) -> None:
+    """Refuses what keys and values of heads are not held in.
+
+    Raises:
+        CapabilityError: A format of latents.
+    """
+    if fmt.per == "latent128":
+        raise CapabilityError(f"kv={fmt} is for latent attention; this model keeps keys and values of heads")
+
+
+def fill_nan(tensor: Tensor) -> None:
+    """Makes every element NaN, or the code that is read as NaN."""
+    if tensor.dtype == torch.float8_e4m3fn:
+        tensor.view(torch.uint8).fill_(0x7F)
+    else:
+        tensor.fill_(INT8_NAN if tensor.dtype == torch.int8 else torch.nan)
 
 
 class KVPool(Pages):
@@ -64,17 +82,19 @@ class KVPool(Pages):
             poison: Fill with NaN, so that reading what nobody wrote is seen.
 
         Raises:
+            CapabilityError: A format of latents.
             EngineError: Scales of another shape, missing or superfluous.
         """
+        check_heads_format(fmt)
         if (fmt.calibrated or fmt.given) != (scales is not None):
             raise EngineError(f"kv={fmt}: scales must be there exactly when the format is calibrated or given")
         self.fmt, self.k_read_factor = fmt, k_read_factor
         super().__init__(tokens)
         shape = (layers, self.n_pages * PAGE, kv_heads, head_dim)
-        self.k, self.v = torch.empty(shape, dtype=_DTYPES[fmt.kind]), torch.empty(shape, dtype=_DTYPES[fmt.kind])
+        self.k, self.v = torch.empty(shape, dtype=DTYPES[fmt.kind]), torch.empty(shape, dtype=DTYPES[fmt.kind])
         self.k_scale, self.v_scale = (self._scale_tensor(part, shape[:3], scales) for part in ("k", "v"))
         if poison:
-            self._poison()
+            self.poison()
         self.amax: Tensor | None = None
 
     def _scale_tensor(self, part: str, shape: tuple[int, ...], scales: Scales | None) -> Tensor | None:
@@ -90,12 +110,10 @@ class KVPool(Pages):
             raise EngineError(f"kv={self.fmt}: {part} has scales of shape {tuple(given.shape)}, not {wanted}")
         return given.clone()
 
-    def _poison(self) -> None:
+    def poison(self) -> None:
+        """Fills everything with NaN, so that reading what nobody wrote is seen."""
         for tensor in (self.k, self.v):
-            if self.fmt.kind == "fp8":
-                tensor.view(torch.uint8).fill_(0x7F)
-            else:
-                tensor.fill_(INT8_NAN if self.fmt.kind == "int8" else torch.nan)
+            fill_nan(tensor)
         if self.fmt.per == "token-head":
             for scale in (self.k_scale, self.v_scale):
                 scale.fill_(torch.nan)  # pyright: ignore[reportOptionalMemberAccess]
@@ -162,6 +180,11 @@ class KVPool(Pages):
         """Stores keys and values of shape (tokens, kv_heads, head_dim)."""
         kv_write(self.k[layer], self.write_scale("k", layer), slots, key)
         kv_write(self.v[layer], self.write_scale("v", layer), slots, value)
+
+    def fixed_scales(self) -> tuple[Tensor, ...]:
+        """Scales of keys and of values that were there before the first token."""
+        fixed = () if self.fmt.per == "token-head" else (self.k_scale, self.v_scale)
+        return tuple(scale for scale in fixed if scale is not None)
 
     def bytes_per_token(self) -> float:
         """Format bytes that one token occupies over all layers."""

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from evalsvc.capacity.model import LayerKV, Model
 from evalsvc.capacity.parts import Part
 from evalsvc.engine.precision import KVFormat, StagePlan, WeightFormat
-from evalsvc.engine.sizes import heads_bytes, latent_bytes
+from evalsvc.engine.sizes import heads_bytes, index_bytes, latent_bytes
 from evalsvc.errors import ConfigError
 
 BF16 = WeightFormat("bf16")
-INDEX_SCALE_BYTES = 4
 PAGE = 16  # tokens
 
 
@@ -149,10 +148,9 @@ def _cut(part: Part, devices: Devices) -> tuple[int, int, int]:
 def layer_bytes(layer: LayerKV, fmt: KVFormat, devices: Devices) -> int:
     """Bytes of one token in one layer on one device that holds it."""
     if layer.rank:
-        index = layer.index * (1 if fmt.kind in ("fp8", "int8") else 2)
-        scale = INDEX_SCALE_BYTES if layer.index and fmt.kind in ("fp8", "int8") else 0
-        return latent_bytes(layer.rank, layer.rope, fmt) + index + scale
-    if "latent128" in fmt.scale:
+        index = index_bytes(layer.index, fmt) if layer.index else 0
+        return latent_bytes(layer.rank, layer.rope, fmt) + index
+    if fmt.per == "latent128":
         raise ConfigError(f"kv={fmt} is for latent attention; this model keeps keys and values of heads")
     heads = layer.kv_heads if devices.data_attention else -(-layer.kv_heads // devices.count)
     return heads_bytes(heads, layer.head_dim, fmt)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalsvc.engine.precision import parse_plan
-from evalsvc.errors import CapabilityError, ConfigError
 
 LOGLIKELIHOOD, GENERATION, UNKNOWN = "loglikelihood", "generation", "unknown"
 _NO_FORMATS: dict[str, dict[str, str]] = {"prefill": {}, "decode": {}}
@@ -14,42 +13,17 @@ _LONGER_THAN_A_TOKEN = 32  # characters
 def declared_plan(text: str | None) -> tuple[str, dict[str, dict[str, str]]]:
     """Canonical plan text, and the stages that it says; an empty text and stages without formats for None.
 
-    A format that the embedded engine does not serve may be declared all the same: others served it.
-
     Raises:
         ConfigError: Not a plan.
     """
     if text is None:
         return "", _NO_FORMATS
-    try:
-        formats = parse_plan(text).formats()
-    except CapabilityError:
-        formats = _foreign_formats(text)
+    formats = parse_plan(text).formats()
     stages = {
         stage: {"weights": formats[f"{stage}.weights"], "kv": formats[f"{stage}.kv"]} for stage in ("prefill", "decode")
     }
     halves = [f"w={stage['weights']},kv={stage['kv']}" for stage in stages.values()]
     return halves[0] if halves[0] == halves[1] else " > ".join(halves), stages
-
-
-def _foreign_formats(text: str) -> dict[str, str]:
-    halves = text.split(">")
-    formats = {}
-    for stage, half in (("prefill", halves[0]), ("decode", halves[-1])):
-        parts = [part.strip().partition("=") for part in half.split(",")]
-        named = {key: value.strip().lower() for key, _, value in parts}
-        if len(halves) > 2 or len(named) < len(parts) or named.keys() - {"w", "kv"} or not all(named.values()):
-            raise ConfigError(f"plan {text!r}: write `w=FORMAT,kv=FORMAT > w=FORMAT,kv=FORMAT`")
-        for key, name in (("w", "weights"), ("kv", "kv")):
-            formats[f"{stage}.{name}"] = _foreign_format(key, named.get(key, "bf16"), name)
-    return formats
-
-
-def _foreign_format(key: str, value: str, name: str) -> str:
-    try:
-        return parse_plan(f"{key}={value}").formats()[f"prefill.{name}"]
-    except CapabilityError:
-        return value
 
 
 def coverage(

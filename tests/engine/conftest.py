@@ -61,6 +61,27 @@ YARN: dict[str, Any] = {
     "beta_slow": 1.0,
     "truncate": False,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 16,  # the rope key's
+    "kv_lora_rank": 256,
+    "q_lora_rank": 48,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+}
+LATENT_EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
+MSCALE: dict[str, Any] = {"mscale": 1.0, "mscale_all_dim": 1.0}
+INDEXED: dict[str, Any] = {"index_n_heads": 8, "index_head_dim": 32, "index_topk": 24}
 # By name the model type and what differs from SHAPE: options are set so that leaving one out shows.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"attention_bias": True, "tie_word_embeddings": False}),
@@ -145,6 +166,15 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gpt_oss": ("gpt_oss", {**SLIDES, "num_local_experts": 8, "num_experts_per_tok": 3, "rope_parameters": YARN}),
+    "deepseek_v3": ("deepseek_v3", LATENT | LATENT_EXPERTS | {"rope_parameters": YARN | MSCALE}),
+    "deepseek_v3_dense": (
+        "deepseek_v3",
+        LATENT | {"first_k_dense_replace": 2, "q_lora_rank": None, "rope_interleave": False},
+    ),
+    "glm_moe_dsa": (
+        "glm_moe_dsa",
+        LATENT | LATENT_EXPERTS | INDEXED | {"num_hidden_layers": 3, "indexer_types": ["full", "shared", "full"]},
+    ),
     "minimax_m2": ("minimax_m2", {"num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16}),
 }
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalsvc.engine.precision import FACTORS, PrecisionPlan, parse_plan
-from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.errors import ConfigError
 
 WEIGHTS = ["fp32", "bf16", "fp8", "fp8:w8a16", "fp8:w8a8:token", "int4", "int4:g32", "int4:asym", "int4:asym:g64"]
 WEIGHTS += ["int8", "int8:w8a16", "int8:token:lm_head", "nvfp4", "nvfp4:w4a16", "nvfp4:lm_head:w4a4:token"]
@@ -52,6 +52,7 @@ def test_differing_factors_are_symmetric_and_empty_only_for_equal_plans(left, ri
         ("kv=int8:calibrated", "w=bf16,kv=int8:tensor:calibrated"),
         ("kv=fp8:calibrated:head", "w=bf16,kv=fp8:head:calibrated"),
         ("kv=fp8:given", "w=bf16,kv=fp8:tensor:given"),
+        ("kv=bf16 > kv=fp8:latent128", "w=bf16,kv=bf16 > w=bf16,kv=fp8:latent128"),
         ("kv=int8:given:head", "w=bf16,kv=int8:head:given"),
         ("w=int4:lm_head:g32", "w=int4:g32:sym:lm_head,kv=bf16"),
         ("w=fp8:lm_head", "w=fp8:w8a8:channel:token:lm_head,kv=bf16"),
@@ -91,6 +92,9 @@ def test_defaults_are_expanded(text, canonical):
         ("kv=fp8:tensor:token-head", "choose one"),
         ("kv=fp8:tensor:head:calibrated", "choose one"),
         ("kv=int8:token-head:given", "dynamic, it cannot be given"),
+        ("kv=fp8:latent128:calibrated", "tile of a latent is dynamic, it cannot be calibrated"),
+        ("kv=fp8:latent128:token-head", "choose one"),
+        ("kv=int8:latent128", "write `fp8:latent128`"),
         ("kv=fp8:head:uncalibrated", "write `fp8:uncalibrated`"),
         ("kv=int8:uncalibrated", "whole numbers"),
         ("kv=int8:tensor:uncalibrated", "whole numbers"),
@@ -121,12 +125,6 @@ def test_defaults_are_expanded(text, canonical):
 )
 def test_what_is_no_plan_is_refused_and_names_the_part(text, part):
     with pytest.raises(ConfigError, match=part):
-        parse_plan(text)
-
-
-@pytest.mark.parametrize("text", ["kv=fp8:latent128"])
-def test_known_formats_that_are_not_served_say_so(text):
-    with pytest.raises(CapabilityError, match="not served"):
         parse_plan(text)
 
 

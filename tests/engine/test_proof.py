@@ -155,7 +155,7 @@ def test_a_product_of_the_wrong_kind_is_a_mismatch(serve, monkeypatch, kind):
 
 
 def test_pages_that_fall_back_to_bf16_are_a_mismatch(serve, monkeypatch):
-    monkeypatch.setitem(pool_module._DTYPES, "fp8", torch.bfloat16)
+    monkeypatch.setitem(pool_module.DTYPES, "fp8", torch.bfloat16)
     monkeypatch.setattr(pool_module.KVPool, "_scale_tensor", lambda *_: None)
     engine = serve("llama", "w=bf16 > kv=fp8", poison=False)
     found = engine.proof()["mismatches"]
