@@ -139,7 +139,9 @@ class LatentAttention(nn.Module):
 
 
 def keep_latents(model: PreTrainedModel) -> None:
-    """Puts `LatentAttention` in the place of every attention that keeps latents."""
+    """Puts `LatentAttention` in the place of every attention of a model type that is served with latents."""
+    if model.config.model_type not in LATENT_MODEL_TYPES:
+        return
     for name, module in list(model.named_modules()):
-        if hasattr(module, UP) and not isinstance(module, LatentAttention):
+        if hasattr(module, UP):
             model.set_submodule(name, LatentAttention(module))

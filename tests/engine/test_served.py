@@ -10,6 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 from evalsvc.engine.checkpoint.directory import ModelDirectory
 from evalsvc.engine.layout import Layout, layout_of
 from evalsvc.engine.model import SERVED_MODEL_TYPES, empty_model
+from evalsvc.engine.sizes import LatentShape
 from evalsvc.errors import CapabilityError, EngineError
 
 SMALL = {
@@ -126,6 +127,8 @@ def test_every_served_architecture_is_in_the_parity_matrix(architectures):
     ("name", "layout"),
     [
         ("llama", Layout(2, 32, (None, None))),
+        ("deepseek_v3", Layout(1, 272, (None, None), LatentShape(2, 256, 16))),
+        ("glm_moe_dsa", Layout(1, 272, (None, None, None), LatentShape(3, 256, 16, 32, (0, 2)))),
         ("opt", Layout(4, 16, (None, None))),  # config.json says two heads of keys; this architecture does not read it
         ("stablelm", Layout(2, 16, (None, None))),
         ("mistral", Layout(2, 32, (8, 8))),
