@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evalsvc.errors import CapabilityError
 
@@ -22,8 +22,16 @@ except ImportError:  # no wheel for this platform, or the core install
     triton: Any = None
     tl: Any = None
 
-constexpr: Any = object if triton is None else tl.constexpr
-"""Annotates an argument that is known when a kernel is compiled."""
+
+class _Known(Any):
+    """What stands for Triton's own where that is not installed, and where types are checked."""
+
+    def __init__(self, value: Any = None):
+        self.value = value
+
+
+constexpr = _Known if TYPE_CHECKING or triton is None else tl.constexpr
+"""Annotates an argument, or makes a global, that is known when a kernel is compiled."""
 INTERPRETED: Any = None
 """In a kernel: whether it runs in the interpreter."""
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from evalsvc.errors import ConfigError
+from evalsvc.kernels.int4 import int4_values
 
 from ..precision import INT4_GROUPS
 
@@ -47,14 +48,7 @@ class Int4Weight:
 
     def dequantize(self) -> Tensor:
         """Shape: (out, in), fp32."""
-        shifts = torch.arange(0, 32, 4, dtype=torch.int32)
-        codes = (self.packed[:, :, None] >> shifts) & 0xF
-        out, groups = self.scale.shape
-        codes = codes.view(out, groups, -1).float()
-        scale = self.scale.float()[:, :, None]
-        if self.minimum is None:
-            return ((codes - 8) * scale).view(out, -1)
-        return (codes * scale + self.minimum.float()[:, :, None]).view(out, -1)
+        return int4_values(self.packed, self.scale, self.minimum)
 
 
 def quantize_int4(weight: Tensor, group: int, symmetric: bool, name: str = "weight") -> Int4Weight:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from evalsvc.errors import CapabilityError
-from evalsvc.kernels.compiling import ARCHITECTURES, Signature, compile_for
+from evalsvc.kernels.compiling import ARCHITECTURES, Signature, compile_for, every_signature
 
 
 @triton.jit
@@ -54,3 +54,17 @@ def test_a_kernel_that_needs_fp8_is_refused_where_there_is_none():
 def test_a_signature_that_is_not_its_kernels_is_refused():
     with pytest.raises(CapabilityError, match="sums: its signature and its kernel differ in SIZE"):
         compile_for(dataclasses.replace(SUMS, constants={}), 90)
+
+
+def test_every_kernels_configurations_have_names_of_their_own():
+    names = [signature.name for signature in every_signature()]
+    assert len(names) >= 20 and len(names) == len(set(names))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("architecture", "every"), [(80, 4), (90, 2), (100, 4)])
+def test_no_default_configuration_spills(architecture, every):
+    """Some of them; the table of `python -m tests.benchmarks.kernels --compile-only` has all."""
+    served = [s for s in every_signature() if s.runs_on(architecture)]
+    found = [compile_for(signature, architecture) for signature in served[::every]]
+    assert found and [kernel for kernel in found if not kernel.fits] == []
