@@ -30,7 +30,9 @@ class _Known(Any):
         self.value = value
 
 
-constexpr = _Known if TYPE_CHECKING or triton is None else tl.constexpr
+constexpr = _Known
+if not TYPE_CHECKING and triton is not None:
+    constexpr = tl.constexpr
 """Annotates an argument, or makes a global, that is known when a kernel is compiled."""
 INTERPRETED: Any = None
 """In a kernel: whether it runs in the interpreter."""
