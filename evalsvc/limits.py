@@ -9,7 +9,7 @@ from evalsvc.modes import FREE, PREFIX
 Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Better = Literal["higher", "lower"]
-Statistic = Literal["mean", "perplexity", "bits_per_byte", "f1", "mcc"]
+Statistic = Literal["mean", "perplexity", "bits_per_byte", "f1", "mcc", "bleu", "chrf", "chrf++", "ter"]
 STATISTICS: tuple[str, ...] = get_args(Statistic)
 
 

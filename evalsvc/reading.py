@@ -11,7 +11,7 @@ from evalsvc.limits import Better, Margin, Statistic
 from evalsvc.ordering import Looks, cluster_label
 from evalsvc.policy import Policy
 from evalsvc.store.records import Pair, Side
-from evalsvc.verdict.corpus import measure_corpus
+from evalsvc.verdict.corpus import METRICS, measure_corpus
 from evalsvc.verdict.hybrid import feed, measure_hybrid
 from evalsvc.verdict.measure import Measurement, measure, measure_units
 from evalsvc.verdict.sequential import Sequential
@@ -83,14 +83,16 @@ def read_side(side: Side | None, reading: Reading = OWN, metric: str = "") -> _V
 
 
 def _parts(side: Side, reading: Reading) -> tuple[float, ...] | None:
-    """The two parts of a corpus metric; a log-likelihood without a weight has a weight of 1."""
+    """The parts of a corpus metric; a log-likelihood without a weight has a weight of 1."""
+    width = METRICS[reading.statistic].width
     weighted = reading.statistic in ("perplexity", "bits_per_byte")
     default = 1.0 if reading.statistic == "perplexity" else None
     whole = side.scores.get(reading.metric) if reading.statistic == "perplexity" else None
     whole = whole if whole is not None and whole <= 0 else None  # a log-likelihood as lm-eval logs it; no perplexity is
-    parts = (side.scores.get(f"{reading.metric}.0", whole), side.scores.get(f"{reading.metric}.1", default))
+    spare = (whole, default, *[None] * (width - 2))
+    parts = [side.scores.get(f"{reading.metric}.{n}", spare[n]) for n in range(width)]
     known = tuple(part for part in parts if part is not None and isfinite(part))
-    return known if len(known) == 2 and not (weighted and known[1] <= 0) else None
+    return known if len(known) == width and not (weighted and known[1] <= 0) else None
 
 
 def holds(side: Side | None, metric: str | None) -> bool:

@@ -88,7 +88,8 @@ def _choose(
     points = [name for name in there if _from_0_to_1(there[name]) and not _inverts(task, name, there, facts)]
     units = [name for name in there if not _from_0_to_1(there[name])]
     if not points and not units:
-        listed = ", ".join(there) or "none (was it run with --predict_only?)"
+        unread = "BLEU, chrF and TER are counted by sacrebleu, which the extra `engine` brings"
+        listed = ", ".join(there) or f"none (was it run with --predict_only?; {unread})"
         raise ConfigError(f"task {task}: no metric carries a verdict; it has {listed}")
     picked = metric if metric is not None and metric in there else next(iter(points or units))
     others = [name if via == through else f"{name}/{via}" for via, names in scores.items() for name in names]

@@ -9,6 +9,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.recorded.declared import GENERATION, LOGLIKELIHOOD
 from evalsvc.recorded.lmeval_files import SamplesFile
 from evalsvc.recorded.rows import read_rows
+from evalsvc.suites import task_texts
 
 _SAME_FOR_ALL_FILTERS = ("doc_hash", "prompt_hash", "target")
 
@@ -144,7 +145,8 @@ def _requests(arguments: Any) -> Iterator[tuple[Any, ...]]:
 def _values(row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | None]]:
     """Metrics of a row: a number, null where one should be, or the two parts of a metric of the whole corpus.
 
-    Anything else (texts, longer lists) is left out.
+    Of a reference and an answer that become BLEU, chrF or TER the parts are counts. Anything else (texts, longer lists)
+    is left out.
     """
     name = str(row.get("filter", "none"))
     listed = row.get("metrics")
@@ -159,11 +161,23 @@ def _values(row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | N
         ):
             for i, part in enumerate(value):
                 yield (f"{metric}.{i}", name), _finite(part)
+        elif metric in task_texts.NAMES:
+            for i, part in enumerate(_counts(metric, value)):
+                yield (f"{metric}.{i}", name), part
+
+
+def _counts(metric: str, value: Any) -> Sequence[float]:
+    """As `task_texts.statistics`; none where sacreBLEU is not installed."""
+    try:
+        return task_texts.statistics(metric, value) or ()
+    except ModuleNotFoundError:
+        return ()
 
 
 def score_name(score: str) -> str:
     """A metric's name without the number of its part."""
-    return score[:-2] if score.endswith((".0", ".1")) else score
+    base, _, part = score.rpartition(".")
+    return base if part in ("0", "1") or (base in task_texts.NAMES and part.isdecimal()) else score
 
 
 def _unlisted(row: Mapping[str, Any]) -> list[str]:

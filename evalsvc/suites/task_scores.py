@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
+from evalsvc.suites import task_texts
 from evalsvc.suites.base import Score
 from evalsvc.suites.task_questions import Question
 
@@ -36,8 +38,9 @@ def values_of(question: Question, responses: Sequence[Sequence[Any]]) -> Iterato
     """All metrics, once a filter.
 
     What lm-eval hands to an aggregation as a tuple of numbers (right and given class, log-likelihood and weight) has
-    two parts or more, a log-likelihood that becomes a perplexity has one, and a Brier score is one document's. Tuples
-    of anything else, and texts, are left out: lm-eval alone can make something of them.
+    two parts or more, a log-likelihood that becomes a perplexity has one, and a Brier score is one document's. Of a
+    reference and an answer that become BLEU, chrF or TER the parts are counts (`task_texts`). Tuples of anything
+    else, and texts, are left out: lm-eval alone can make something of them.
 
     Args:
         question: The document.
@@ -64,6 +67,9 @@ def _values(task: Any, through: str, metric: str, value: Any) -> Iterator[Value]
     elif isinstance(value, tuple | list) and value and all(isinstance(part, Real) for part in value):
         for part, each in enumerate(value):
             yield Value(through, metric, float(each), part)
+    elif (counted := task_texts.name_of(aggregation)) is not None:
+        for part, each in enumerate(task_texts.statistics(counted, value) or ()):
+            yield Value(through, metric, each, part)
 
 
 def own_metric(task: Any, probe: Sequence[Value]) -> str | None:
@@ -103,6 +109,8 @@ def aggregated(
         found[name] = {"sample_len": len(documents)}
         for (metric, through), column in columns.items():
             plain = mean if metric == "brier_score" else functions.get(metric, mean)
+            if (counted := task_texts.name_of(plain)) is not None:
+                plain = partial(task_texts.of_sums, counted)
             try:
                 found[name][f"{metric},{through}"] = plain(column)
             except Exception as error:  # a task's own aggregation may want more than numbers

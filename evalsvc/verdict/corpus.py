@@ -1,8 +1,8 @@
-"""Metrics of a whole corpus: perplexity, bits per byte, F1, Matthews correlation.
+"""Metrics of a whole corpus: perplexity, bits per byte, F1, Matthews correlation, BLEU, chrF, TER.
 
-Each is a function of sums over items: an item's parts (log-likelihood and weight, or right and given class) become
-moments, moments are summed, and the sums become the metric. So the permutation is one product of a matrix of swaps with
-the moments' differences, and the bootstrap sums what it drew.
+Each is a function of sums over items: an item's parts (log-likelihood and weight, right and given class, or counts of
+n-grams and edits) become moments, moments are summed, and the sums become the metric. So the permutation is one product
+of a matrix of swaps with the moments' differences, and the bootstrap sums what it drew.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +23,18 @@ class CorpusMetric:
     """How parts of items become a metric.
 
     Attributes:
-        moments: Of both arms' parts. Shapes: (2, items, 2) -> (2, items, k).
+        moments: Of both arms' parts. Shapes: (2, items, parts) -> (2, items, k).
         value: Of summed moments. Shapes: (..., k) -> (...).
-        credit: How good an item is by itself (more is better), to count those lost and gained. (..., 2) -> (...).
-        parts: What an item's two parts are.
+        credit: How good an item is by itself (more is better), to count those lost and gained. (..., parts) -> (...).
+        parts: What an item's parts are.
+        width: How many they are.
     """
 
     moments: Callable[[np.ndarray], np.ndarray]
     value: Callable[[np.ndarray], np.ndarray]
     credit: Callable[[np.ndarray], np.ndarray]
     parts: str
+    width: int = 2
 
 
 def _themselves(parts: np.ndarray) -> np.ndarray:
@@ -88,16 +90,58 @@ def _per_weight(parts: np.ndarray) -> np.ndarray:
     return parts[..., 0] / parts[..., 1]
 
 
+def _bleu(sums: np.ndarray) -> np.ndarray:
+    """100 times brevity penalty and geometric mean of the precisions of 1- to 4-grams (Papineni 2002).
+
+    The k-th order without a match counts `1 / 2^k` matches (sacreBLEU's `exp`; Chen and Cherry 2014, method 3); 0 where
+    nothing matches or the answers have no 4-gram.
+    """
+    written, wanted, right, total = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
+    none = right == 0
+    matched = np.where(none, 0.5 ** np.cumsum(none, axis=-1), right)
+    some = (right > 0).any(axis=-1) & (total > 0).all(axis=-1) & (written > 0)
+    precision = matched / np.where(total > 0, total, 1)
+    penalty = np.exp(np.minimum(0.0, 1 - wanted / np.where(written > 0, written, 1)))
+    return np.where(some, 100 * penalty * np.exp(np.log(precision).mean(axis=-1)), 0.0)
+
+
+def _chrf(sums: np.ndarray) -> np.ndarray:
+    """100 times F2 of the mean precision and mean recall of n-grams (Popovic 2015).
+
+    Orders that the answers or the references lack are left out of the means.
+    """
+    written, wanted, matched = (sums[..., n::3] for n in range(3))
+    known = (written > 0) & (wanted > 0)
+    orders = np.maximum(known.sum(axis=-1), 1)
+    precision = np.where(known, _ratio(matched, written), 0.0).sum(axis=-1) / orders
+    recall = np.where(known, _ratio(matched, wanted), 0.0).sum(axis=-1) / orders
+    return 100 * _ratio(5 * precision * recall, 4 * precision + recall)
+
+
+def _ter(sums: np.ndarray) -> np.ndarray:
+    """100 times edits over words of the references (Snover 2006); 100 for edits of none."""
+    edits, words = sums[..., 0], sums[..., 1]
+    return 100 * np.where(words > 0, edits / np.where(words > 0, words, 1), (edits > 0).astype(float))
+
+
+def _few_edits(parts: np.ndarray) -> np.ndarray:
+    return -_ter(parts)
+
+
 METRICS = {
     "perplexity": CorpusMetric(_themselves, _perplexity, _per_weight, "log-likelihood, weight"),
     "bits_per_byte": CorpusMetric(_themselves, _bits_per_byte, _per_weight, "log-likelihood, bytes"),
     "f1": CorpusMetric(_binary_counts, _f1, _same_class, "right class, given class"),
     "mcc": CorpusMetric(_class_counts, _mcc, _same_class, "right class, given class"),
+    "bleu": CorpusMetric(_themselves, _bleu, _bleu, "lengths, matching and all n-grams", width=10),
+    "chrf": CorpusMetric(_themselves, _chrf, _chrf, "n-grams written, wanted and matching", width=18),
+    "chrf++": CorpusMetric(_themselves, _chrf, _chrf, "n-grams written, wanted and matching", width=24),
+    "ter": CorpusMetric(_themselves, _ter, _few_edits, "edits, words of the reference"),
 }
 
 
 def corpus_value(name: str, parts: np.ndarray) -> float:
-    """A metric of one arm. Shape of parts: (items, 2)."""
+    """A metric of one arm. Shape of parts: (items, parts of the metric)."""
     metric = METRICS[name]
     return float(metric.value(metric.moments(np.stack([parts, parts]))[0].sum(axis=0)))
 
@@ -121,7 +165,7 @@ def measure_corpus(
 
     Args:
         name: One of `METRICS`.
-        baseline: Two parts an item. Shape: (items, 2).
+        baseline: The parts of each item. Shape: (items, parts of the metric).
         candidate: As `baseline`.
         clusters: Label per item, empty where the item stands alone; None when all do.
         alpha: Error rate of each direction.

@@ -223,6 +223,25 @@ def test_without_parts_a_corpus_metric_is_no_evidence():
     assert decision.exit_code == 4 and "no parts of ppl (log-likelihood, weight): 80 items" in decision.sentence
 
 
+@pytest.mark.parametrize(("lost", "verdict"), [(0, "PASS"), (40, "REGRESSED")])
+def test_bleu_of_a_corpus_is_judged_by_its_counts(lost, verdict):
+    """Ten counts a document; of some documents of the candidate half of the words are wrong."""
+    whole, half = [12, 12, 12, 11, 10, 9, 12, 11, 10, 9], [12, 12, 6, 3, 1, 0, 12, 11, 10, 9]
+    made = []
+    for n in range(120):
+        sides = (whole if n % 3 else half, half if n < lost or n % 3 == 0 else whole)
+        scores = tuple({f"bleu.{part}": float(count) for part, count in enumerate(counts)} for counts in sides)
+        made.append(pair("translate", n, None, None, metric="bleu", scores=scores))
+    rule = {"suite": "translate", "metric": "bleu", "margin": 3.0, "statistic": "bleu"}
+    decision = decide(made, rule)
+    found = row(decision, "metric")
+    assert (decision.verdict, found.verdict, found.unit, found.n) == (verdict, verdict, "bleu", 120)
+    assert 60 < found.baseline_value < 90 and found.method.startswith("permutation")
+    short = [replace(p, candidate=replace(p.candidate, scores={"bleu.0": 1.0})) for p in made[:60]]
+    refused = decide(short + made[60:], rule)
+    assert refused.exit_code == 4 and "no parts of bleu (lengths, matching and all n-grams)" in refused.sentence
+
+
 def test_without_any_0_1_item_every_row_has_to_pass():
     assert decide(texts(80, 1.0), PERPLEXITY).verdict == "PASS"
     assert decide(texts(4, 1.0, spread=0.2), PERPLEXITY).verdict == "INCONCLUSIVE"
