@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from evalsvc.errors import ConfigError
-from evalsvc.limits import Budgets, Margin, Misplaced, MoreSampling, Points, Rule
+from evalsvc.limits import Budgets, Margin, Misplaced, MoreSampling, Points, Rule, Standing
 from evalsvc.yamlfile import read_model
 
 
@@ -29,6 +29,7 @@ class Policy(Rule):
         guards: `listed` names inconclusive suites and lets them pass, `strict` does not.
         inconclusive: What a pipeline does with INCONCLUSIVE: `block` exits 3, `accept` exits 0. The word stays.
         budgets: Limits of latency, throughput, capacity and cost.
+        baseline: When a baseline of another run is stale, and what stands in for it; none takes any as it is.
         more_sampling: Which signals ask for more samples.
         design: `fixed` looks once, at all items; `sequential` looks after every block and may stop an arm early.
         block_items: Items between two looks of the sequential design.
@@ -47,6 +48,7 @@ class Policy(Rule):
     inconclusive: Literal["block", "accept"] = "block"
     design: Literal["fixed", "sequential"] = "fixed"
     budgets: Budgets | None = None
+    baseline: Standing | None = None
     more_sampling: MoreSampling | None = None
     block_items: Annotated[int, Field(ge=1)] = 250
 

@@ -14,7 +14,7 @@ from evalsvc import errors
 from evalsvc.cli.main import COMMANDS, build_app
 from evalsvc.experiment import ArmConfig, Experiment, load_experiment
 from evalsvc.jobs.spec import ALL_EVENTS, Command, Email, Job, JobsFile, Slack, Webhook, load_jobs
-from evalsvc.limits import Margin, MoreSampling
+from evalsvc.limits import Margin, MoreSampling, Standing
 from evalsvc.modes import MODES
 from evalsvc.policy import Policy, load_policy
 from evalsvc.suites.formats import FormatSuite
@@ -70,7 +70,9 @@ def test_every_key_of_an_experiment_stands_in_the_readme(key: str) -> None:
     assert re.search(rf"\b{key}\b", README)
 
 
-@pytest.mark.parametrize("key", [*Policy.model_fields, *Margin.model_fields, *MoreSampling.model_fields])
+@pytest.mark.parametrize(
+    "key", [*Policy.model_fields, *Margin.model_fields, *Standing.model_fields, *MoreSampling.model_fields]
+)
 def test_every_key_of_a_policy_stands_in_the_readme(key: str) -> None:
     assert re.search(rf"\b{key}\b", section("The policy file"))
 

@@ -1,9 +1,10 @@
 """Decisions about arms in a database, for the commands that print them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evalsvc.evidence import aa_faults
+from evalsvc.freshness import stands
 from evalsvc.gate import AAResult, Decision, check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries
@@ -14,11 +15,14 @@ from evalsvc.store.session import Store
 def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, policy: Policy) -> Decision:
     """Decides about two stored arms, with the A/A checks of the runs they come from.
 
+    Where the policy wants a fresh baseline, the decision is about that one, and says so.
+
     Raises:
         ConfigError: As `decide_gate`.
     """
+    standing = stands(store, baseline, candidate, policy)
+    baseline, faults = standing.arm, list(standing.faults)
     known: list[AAResult] = []
-    faults: list[str] = []
     for run_id in dict.fromkeys((baseline.run_id, candidate.run_id)):
         repeat = _repeat(store, run_id, policy.metric_suites)
         if repeat is None:
@@ -29,7 +33,8 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
     aa = next((check for check in known if check.failed), known[0] if known else None)
     pairs = queries.pairs(store, baseline, candidate, scores_of=policy.metric_suites)
     beside = queries.beside(store, baseline), queries.beside(store, candidate)
-    return decide_gate(baseline, candidate, pairs, policy, aa, faults, beside)
+    decision = decide_gate(baseline, candidate, pairs, policy, aa, faults, beside)
+    return replace(decision, notes=(*standing.notes, *decision.notes))
 
 
 def stored_aa(store: Store, run_id: int) -> AAResult | None:

@@ -48,10 +48,8 @@ def gate(
         named = [resolve_arm(store, address) for address in candidate]
         arms = list({arm.id: arm for arm in named}.values())  # one arm may have been given by two addresses
         decisions = [decide_stored(store, base, arm, rules) for arm in arms]
-        for arm, decision in zip(arms, decisions, strict=True):
-            save_decision(
-                store, base.id, arm.id, rules.sha256, decision.verdict, decision.exit_code, decision.to_json()
-            )
+        for arm, made in zip(arms, decisions, strict=True):  # the baseline may have been stood in for
+            save_decision(store, made.baseline.id, arm.id, rules.sha256, made.verdict, made.exit_code, made.to_json())
     code = combine_exit_codes(decision.exit_code for decision in decisions)
     documents = [decision.to_json() for decision in decisions]
     document = {"schema": "evalsvc.gate/1", "exit_code": code, "decisions": documents}

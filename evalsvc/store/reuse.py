@@ -1,6 +1,6 @@
 """Samples of earlier runs copied into a run: only what has the same key, with the scores that count now."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import and_, exists, insert, literal, or_, select
@@ -16,7 +16,13 @@ _KEY = (ItemRow.suite, ItemRow.item_id, ItemRow.item_hash, Sample.request_hash, 
 _INSIDE = ("item_pk", "request_hash", "settings_hash", "repeat")  # a sample's key inside one arm
 
 
-def copy_samples(store: Store, arm_id: int, wanted: Collection[_Key], versions: Mapping[str, str]) -> dict[str, int]:
+def copy_samples(
+    store: Store,
+    arm_id: int,
+    wanted: Collection[_Key],
+    versions: Mapping[str, str],
+    fits: Callable[[Mapping[str, Any], str], bool] = lambda details, created_at: True,
+) -> dict[str, int]:
     """Copies into an arm what finished main runs hold of the very same arm, the newest first; one transaction.
 
     A sample is copied where its arm has the same fingerprint and a proof that matches, its key is wanted, it is scored,
@@ -28,6 +34,7 @@ def copy_samples(store: Store, arm_id: int, wanted: Collection[_Key], versions: 
         arm_id: Whose; what it holds already stays.
         wanted: `NewSample.key` of everything that it answers.
         versions: By suite the scoring version that counts.
+        fits: Of an earlier arm's details and the time at which its run began, whether it may be copied from.
 
     Returns:
         By address (`RUN:ARM`) how many samples came from there; it is also noted in the arm's details.
@@ -42,7 +49,9 @@ def copy_samples(store: Store, arm_id: int, wanted: Collection[_Key], versions: 
             raise StoreError(f"{store.name}: there is no arm {arm_id}")
         left = set(wanted) - {key for key, _ in _keyed(session, select(*_KEY, Sample.id), arm_id)}
         scored = _scored(versions)
-        for source in session.scalars(_sources(arm)).all() if left else ():
+        for source, created_at in session.execute(_sources(arm)).all() if left else ():
+            if not fits(source.details, created_at):
+                continue
             found = {key: number for key, number in _keyed(session, scored, source.id) if key in left}
             if found:
                 _copy(session, source, arm, list(found.values()), versions)
@@ -57,7 +66,7 @@ def copy_samples(store: Store, arm_id: int, wanted: Collection[_Key], versions: 
 def _sources(arm: Arm) -> Any:
     """Finished arms that are the same, the newest first. Not an A/A's: it stays apart from what it is compared with."""
     return (
-        select(Arm)
+        select(Arm, Run.created_at)
         .join(Run, Run.id == Arm.run_id)
         .where(Arm.fingerprint == arm.fingerprint, Arm.id != arm.id, Arm.status == "finished")
         .where(Arm.proof_status == "matched", Run.kind == "main", Run.status == "finished")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from evalsvc.execution import prepare
+from evalsvc.limits import Standing
+from evalsvc.policy import Policy
 from evalsvc.store import queries
 from evalsvc.store.reuse import copy_samples
 from evalsvc.store.session import open_store
@@ -141,3 +143,16 @@ def test_reuse_goes_on_with_a_run_that_was_killed(once, execute_file, asked):
         connection.execute("UPDATE arms SET status = 'running' WHERE run_id = 3")
     asked.clear()
     assert execute_file(path, database, reuse=True)[0] == 3 and asked == []
+
+
+def test_reuse_copies_no_baseline_that_the_policy_calls_stale(once, execute_file, asked):
+    path, database = once
+    fresh = Policy(name="p", baseline=Standing(fresh="always"))
+    _, heard = execute_file(path, database, reuse=True, policy=fresh)
+    assert asked.count("bf16") == 2 * EACH and asked.count("kv") == 0, "the baseline, and its A/A"
+    assert "bf16: the policy wants a fresh baseline, nothing is copied" in heard.notes
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("UPDATE runs SET created_at = '2020-01-01T00:00:00+00:00'")
+    asked.clear()
+    execute_file(path, database, reuse=True, policy=Policy(name="p", baseline=Standing(max_age_days=30)))
+    assert asked.count("bf16") == 2 * EACH and asked.count("kv") == 0

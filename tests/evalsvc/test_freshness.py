@@ -1,0 +1,127 @@
+"""A baseline of another run: when it is stale, what stands in for it, and that nothing passes against a stale one."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from evalsvc.cli.deciding import decide_stored
+from evalsvc.errors import ConfigError
+from evalsvc.freshness import stale
+from evalsvc.limits import Standing
+from evalsvc.policy import Policy
+from evalsvc.store import queries, writer
+from evalsvc.store.baselines import promote
+from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.schema import Run
+from evalsvc.store.session import open_store
+
+BF16 = {"weights": "bf16", "kv": "bf16"}
+ITEMS = 60
+
+
+def arm(store, run_id: int, name: str, wrong: int, *, kv: str = "bf16", engine: str = "e1") -> None:
+    """An arm that gets the first `wrong` items wrong."""
+    stages = {"prefill": BF16, "decode": {**BF16, "kv": kv}}
+    about = {"plan": f"kv={kv}", "stages": stages, "injected": {}, "details": {"engine": engine}, "expected": ITEMS}
+    arm_id = writer.open_arm(store, run_id, name=name, fingerprint=f"{name} {engine}", **about)
+    same = {"suite": "s", "item_hash": "h", "family": "f", "cluster": "", "metric": "acc", "filter": "none"}
+    same |= {"chance": 0.0, "scored_by": "generation", "settings_hash": "s", "rendered_hash": "t"}
+    same |= {"stage_tokens": {"prefill": 1, "decode": 8}, "handed_over": True, "scoring_version": "1"}
+    rows = [
+        NewSample(
+            item_id=f"i{n}",
+            request_hash=f"r{n}",
+            scores=(NewScore(metric="acc", filter="none", value=float(n >= wrong)),),
+            **same,
+        )
+        for n in range(ITEMS)
+    ]
+    writer.add_samples(store, run_id, arm_id, rows)
+    writer.finish_arm(store, arm_id, {}, "matched")
+
+
+def run(store, days: float, *arms: tuple, engine: str = "e1") -> int:
+    """A finished run that began so many days after the first of June."""
+    run_id = writer.open_run(store, experiment="e", experiment_hash="e", resolved={}, baseline="base", seed=0)
+    for name, wrong, kv in arms:
+        arm(store, run_id, name, wrong, kv=kv, engine=engine)
+    writer.finish_run(store, run_id)
+    with store.transaction() as session:
+        began = datetime(2026, 6, 1, tzinfo=UTC) + timedelta(days=days)
+        session.get_one(Run, run_id).created_at = began.isoformat(timespec="seconds")
+    return run_id
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A promoted baseline, and a candidate that loses 10 of 60 items against it and none against the fresh baseline."""
+    with open_store(tmp_path / "b.sqlite", create=True) as store:
+        run(store, 0, ("base", 5, "bf16"))
+        promote(store, queries.resolve_arm(store, "1:base"), "prod", "release 1")
+        run(store, 40, ("base", 15, "bf16"), ("fp8", 15, "fp8"), engine="e2")
+        run(store, 41, ("fp8", 5, "fp8"), engine="e2")
+        yield store
+
+
+def decide(store, candidate: str, **rule):
+    policy = Policy(name="p", margin_points=10.0, guard_points=20.0, baseline=Standing(**rule) if rule else None)
+    arms = (queries.resolve_arm(store, address) for address in ("@prod", candidate))
+    return decide_stored(store, *arms, policy)
+
+
+def test_without_a_rule_any_baseline_is_taken(store):
+    found = decide(store, "2:fp8")
+    assert (found.verdict, found.baseline.address) == ("REGRESSED", "1:base")
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"max_age_days": 30.0}, "is stale: measured 40.0 days before the candidate, the policy accepts 30"),
+        ({"same": ["engine"]}, "is stale: its engine is e1 and the candidate's e2"),
+        ({"fresh": "always"}, "has to be run again beside the candidate"),
+    ],
+)
+def test_a_fresh_run_beside_the_candidate_stands_in_and_it_is_said(store, rule, why):
+    found = decide(store, "2:fp8", **rule)
+    assert (found.verdict, found.baseline.address) == ("PASS", "2:base")
+    assert found.notes[0] == f"baseline 1:base {why}: compared with its fresh run 2:base"
+    assert found.notes[1] == "2:base against 1:base: lost 10, gained 0 of 60 (drop 16.67 points)"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "rule", "says"),
+    [
+        ("3:fp8", {"max_age_days": 30.0}, "run 3 has no arm of its plan and checkpoints; run both in one experiment"),
+        ("3:fp8", {"fresh": "always"}, "run 3 has no arm of its plan"),
+        ("2:fp8", {"max_age_days": 30.0, "fresh": "never"}, "accepts 30; promote a newer one"),
+        ("3:fp8", {"same": ["enginee"]}, "its enginee is not known and the candidate's not known"),
+    ],
+)
+def test_a_stale_baseline_that_nothing_stands_in_for_is_invalid(store, candidate, rule, says):
+    found = decide(store, candidate, **rule)
+    assert found.verdict == "INVALID" and found.exit_code == 4 and says in found.sentence
+
+
+def test_a_baseline_within_its_age_and_settings_stands(store):
+    found = decide(store, "3:fp8", max_age_days=41.5)
+    assert (found.verdict, found.baseline.address) == ("PASS", "1:base")
+    assert not any("stale" in note for note in found.notes)
+
+
+def test_a_baseline_of_the_candidates_own_run_is_fresh(store):
+    policy = Policy(name="p", margin_points=10.0, guard_points=20.0, baseline=Standing(fresh="always"))
+    arms = [queries.resolve_arm(store, address) for address in ("2:base", "2:fp8")]
+    assert decide_stored(store, *arms, policy).verdict == "PASS"
+
+
+def test_a_candidate_that_was_promoted_is_not_its_own_baseline(store):
+    promote(store, queries.resolve_arm(store, "2:fp8"), "prod", "release 2")
+    with pytest.raises(ConfigError, match="2:fp8 is baseline and candidate; name two arms"):
+        decide(store, "2:fp8", fresh="always")
+
+
+def test_an_age_is_that_of_the_runs_not_of_today():
+    rule = Standing(max_age_days=1.0)
+    assert not list(stale(rule, {}, "2020-01-01T00:00:00+00:00", {}, "2020-01-02T00:00:00+00:00"))
+    assert list(stale(rule, {}, "2020-01-01T00:00:00+00:00", {}, "2020-01-02T00:00:01+00:00"))
