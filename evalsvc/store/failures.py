@@ -8,17 +8,17 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError, StatementError
 
 from evalsvc.errors import StoreError
 
+READ_ONLY = "is read-only here; make the file and its folder writable, or name another database"
+_FULL = "cannot grow, no space is left; free space and run the same command again (committed samples are kept)"
 # (text in SQLite's message, what happened and what to do); the first match counts.
 _SENTENCES = (
     (
         "database is locked",
         "is locked by another program; wait for that program or stop it, then run the same command again",
     ),
-    (
-        "is full",
-        "cannot grow, no space is left; free space and run the same command again (committed samples are kept)",
-    ),
-    ("readonly database", "is read-only here; make the file and its folder writable, or name another database"),
+    ("is full", _FULL),
+    ("readonly database", READ_ONLY),
+    ("read-only file system", READ_ONLY),
     ("is not a database", "is not a SQLite database; name an evalsvc database, or a new file to create one"),
     ("malformed", "is damaged; restore a copy, or name a new file and run again"),
     ("unable to open", "cannot be opened; check that the folder exists and that you may read and write in it"),
@@ -60,6 +60,8 @@ def _sentence(error: BaseException | None) -> str:
     """The first line of an error, or the sentence that explains it."""
     text = str(error)
     lowered = text.lower()
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHMSIZE":  # the file beside it, by which WAL is shared
+        return _FULL
     for needle, sentence in _SENTENCES:
         if needle in lowered:
             return sentence

@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 from evalsvc.errors import ConfigError, StoreError
 from evalsvc.store import job_tables as _job_tables  # noqa: F401, its tables belong to the schema
 from evalsvc.store.bulk import dumps
-from evalsvc.store.failures import store_errors
+from evalsvc.store.failures import READ_ONLY, store_errors
 from evalsvc.store.revisions import BEFORE_REVISIONS, check_revision, create_tables, held_revision, upgrade
 from evalsvc.store.schema import READABLE_FROM, REVISION
 
@@ -143,6 +143,8 @@ def open_store(
             new = False
         else:
             new = _check_file(location.path, location.name, create=create)
+            if not read_only and not new:
+                _refuse_read_only(location.path, location.name)
             engine = _file_engine(location.path, read_only=read_only, create=new, timeout_s=timeout_s)
         store = Store(location.name, engine, read_only=read_only, address=os.fspath(path_or_url))
         try:
@@ -211,6 +213,12 @@ def _check_file(path: Path, name: str, *, create: bool) -> bool:
             raise StoreError(f"{name}: the file is empty; `evalsvc run FILE` fills one")
         return True
     return False
+
+
+def _refuse_read_only(path: Path, name: str) -> None:
+    """SQLite itself would only say that it cannot open the file: it writes beside it, too."""
+    if not os.access(path, os.W_OK) or not os.access(path.absolute().parent, os.W_OK):
+        raise StoreError(f"{name}: {READ_ONLY}")
 
 
 def _file_engine(
