@@ -14,19 +14,17 @@ from evalsvc.divergence import along_answers, paths_of
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
 from evalsvc.experiment import ArmConfig, Experiment, experiment_hash, load_experiment, model_path
-from evalsvc.freshness import stale
 from evalsvc.looking import complete_looks, find_stop
 from evalsvc.ordering import plan_looks
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
 from evalsvc.policy import Policy
 from evalsvc.questions import Question, questions
+from evalsvc.reusing import copy_earlier
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.answers import answers
-from evalsvc.store.reuse import copy_samples
 from evalsvc.store.run_keys import run_of_key
-from evalsvc.store.schema import utc_now
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
 from evalsvc.targets.base import ArmFacts
@@ -160,7 +158,8 @@ def execute(
     else:
         report.note(f"run {run_id} is finished, nothing is computed; --new starts another")
     if reuse:
-        _reuse(store, prepared, arms.values(), policy, report)
+        rule = None if policy is None else policy.baseline
+        copy_earlier(store, arms.values(), prepared.asked, experiment.baseline, rule, report)
     for batch in _batches(jobs, prepared, policy):
         workers = min(experiment.workers, len(batch))
         if workers > 1:
@@ -175,26 +174,6 @@ def execute(
     if aa_id is not None:
         writer.finish_run(store, aa_id)
     return run_id
-
-
-def _reuse(store: Store, prepared: Prepared, arms: Iterable[ArmRun], policy: Policy | None, report: Reporter) -> None:
-    """Copies what earlier runs hold of these arms, and says so; of the baseline nothing that the policy calls stale."""
-    wanted = {question.key for question in prepared.asked}
-    versions = {question.suite.name: question.suite.scoring_version for question in prepared.asked}
-    rule, now = None if policy is None else policy.baseline, utc_now()
-    for arm in arms:
-        ruled = rule is not None and arm.facts.name == prepared.experiment.baseline
-        if ruled and rule.fresh == "always":
-            report.note(f"{arm.facts.name}: the policy wants a fresh baseline, nothing is copied")
-            continue
-
-        def fits(details: Mapping[str, Any], created_at: str, arm: ArmRun = arm, ruled: bool = ruled) -> bool:
-            return not (ruled and rule is not None and any(stale(rule, details, created_at, arm.facts.details, now)))
-
-        copied = copy_samples(store, arm.arm_id, wanted, versions, fits)
-        each = ", ".join(f"{count:,} from {address}" for address, count in copied.items())
-        said = f"{sum(copied.values()):,} of {len(wanted):,} samples are copied"
-        report.note(f"{arm.facts.name}: {said}" + (f" ({each})" if each else ""))
 
 
 def _why_new(store: Store, prepared: Prepared, run_id: int) -> str:

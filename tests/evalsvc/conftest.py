@@ -1,12 +1,18 @@
 """A tiny random model and a small experiment over it: every room of a real run, in seconds."""
 
+import hashlib
 import json
-from collections.abc import Callable
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from evalsvc.engine.requests import GenerateResult
+from evalsvc.targets.base import ArmFacts
 
 SIX_ARMS: dict[str, Any] = {
     "bf16": {"plan": "w=bf16,kv=bf16"},
@@ -177,6 +183,68 @@ def execute_file() -> Callable[..., tuple[int, Heard]]:
             return execute(prepare(path), store, heard, **keys), heard
 
     return call
+
+
+class Remembered:
+    """A target that answers from memory, in an order of this process: right where an item's hash says so.
+
+    `lost` says by arm how many of 100 items it loses; it may be changed between runs.
+    """
+
+    def __init__(self, lost: dict[str, int]) -> None:
+        self.lost = lost
+
+    def facts(self, arm: str) -> ArmFacts:
+        decode = {"weights": "bf16", "kv": "bf16" if arm == "base" else f"fp8-{arm}"}
+        stages = {"prefill": {"weights": "bf16", "kv": "bf16"}, "decode": decode}
+        return ArmFacts(name=arm, fingerprint=f"fp-{arm}", plan=arm, stages=stages, injected={}, details={})
+
+    def submit(self, requests: Sequence[Any]) -> Iterator[GenerateResult]:
+        asked = [(request, arm) for request in requests for arm in request.arms]
+        random.Random(os.getpid()).shuffle(asked)
+        for request, arm in asked:
+            draw = int(hashlib.sha256(request.prompt.encode()).hexdigest(), 16) % 100
+            yield GenerateResult(
+                id=request.id,
+                arm=arm,
+                prompt_tokens=3,
+                prompt_sha256=request.prompt,
+                text="yes" if draw < 80 - self.lost[arm] else "no",
+                token_ids=(1, draw),
+                finish_reason="stop",
+                stage_tokens={"prefill": 1, "decode": 1},
+            )
+
+    def proof(self, arm: str) -> dict[str, Any]:
+        return {"prefill": {"tokens_computed": 1}, "decode": {"tokens_computed": 1}, "mismatches": []}
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int, dict[str, int]], Path]:
+    """`in_memory(folder, items, lost)`: writes an experiment of these arms, `base` first, that runs without an engine.
+
+    Runs of this test are then answered by `Remembered(lost)`.
+    """
+    from evalsvc import execution
+
+    def write(folder: Path, items: int, lost: dict[str, int]) -> Path:
+        check = {"text_equals": "yes"}
+        cases = [{"id": f"i{n}", "family": f"f{n % 3}", "input": f"item {n}", "check": check} for n in range(items)]
+        _lines(folder / "cases.jsonl", cases)
+        plans = ("w=bf16", "w=int4", "kv=bf16 > kv=fp8", "w=fp8")
+        content = {
+            "name": "e",
+            "model": "m",
+            "baseline": "base",
+            "arms": {name: {"plan": plan} for name, plan in zip(lost, plans, strict=False)},
+            "suites": [{"name": "formats", "kind": "formats", "cases": "cases.jsonl"}],
+        }
+        (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
+        target = Remembered(lost)
+        monkeypatch.setattr(execution, "_target", lambda *_: target)
+        return folder / "experiment.yaml"
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 The target answers from memory, in another order in every process, so that thirty runs take seconds.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -12,53 +11,19 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from evalsvc import execution
 from evalsvc.cli.run_report import decide_run
-from evalsvc.engine.requests import GenerateResult
 from evalsvc.execution import execute, prepare
 from evalsvc.policy import Policy
+from evalsvc.store.lock import run_lock
 from evalsvc.store.session import open_store
-from evalsvc.targets.base import ArmFacts
 
 ITEMS = 150
-ARMS = {"base": "w=bf16", "worse": "w=int4", "kv": "kv=bf16 > kv=fp8"}
-LOST = {"base": 0, "worse": 25, "kv": 1}  # of 100 items
-
-
-class Remembered:
-    """An arm is right where an item's hash says so; answers come in an order of this process."""
-
-    def facts(self, arm: str) -> ArmFacts:
-        decode = {"weights": "bf16", "kv": "bf16" if arm == "base" else f"fp8-{arm}"}
-        stages = {"prefill": {"weights": "bf16", "kv": "bf16"}, "decode": decode}
-        return ArmFacts(name=arm, fingerprint=f"fp-{arm}", plan=ARMS[arm], stages=stages, injected={}, details={})
-
-    def submit(self, requests: Sequence[Any]) -> Iterator[GenerateResult]:
-        asked = [(request, arm) for request in requests for arm in request.arms]
-        random.Random(os.getpid()).shuffle(asked)
-        for request, arm in asked:
-            draw = int(hashlib.sha256(request.prompt.encode()).hexdigest(), 16) % 100
-            yield GenerateResult(
-                id=request.id,
-                arm=arm,
-                prompt_tokens=3,
-                prompt_sha256=request.prompt,
-                text="yes" if draw < 80 - LOST[arm] else "no",
-                token_ids=(1, draw),
-                finish_reason="stop",
-                stage_tokens={"prefill": 1, "decode": 1},
-            )
-
-    def proof(self, arm: str) -> dict[str, Any]:
-        return {"prefill": {"tokens_computed": 1}, "decode": {"tokens_computed": 1}, "mismatches": []}
 
 
 class Silent:
@@ -72,26 +37,12 @@ class Silent:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Callable[[Path], None]:
-    """`run(database)`: the experiment to its decisions, in this process."""
-    cases = [
-        {"id": f"i{n}", "family": f"f{n % 3}", "input": f"item {n}", "check": {"text_equals": "yes"}}
-        for n in range(ITEMS)
-    ]
-    (tmp_path / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
-    content = {
-        "name": "e",
-        "model": "m",
-        "baseline": "base",
-        "arms": {name: {"plan": plan} for name, plan in ARMS.items()},
-        "suites": [{"name": "formats", "kind": "formats", "cases": "cases.jsonl"}],
-    }
-    (tmp_path / "e.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr(execution, "_target", lambda *_: Remembered())
-    prepared = prepare(tmp_path / "e.yaml")
+def run(tmp_path, in_memory) -> Callable[[Path], None]:
+    """`run(database)`: an experiment of three arms and its A/A to its decisions, in this process."""
+    prepared = prepare(in_memory(tmp_path, ITEMS, {"base": 0, "worse": 25, "kv": 1}))
 
     def call(database: Path) -> None:
-        with open_store(database, create=True) as store:
+        with run_lock(database, wait=True), open_store(database, create=True) as store:
             decide_run(store, execute(prepared, store, Silent()), Policy(name="p", margin_points=3.0))
 
     return call
@@ -146,3 +97,25 @@ def test_killed_at_thirty_random_moments_and_gone_on_with_each_time(run, content
             between.add(stored(database))
         assert (contents(database), said(database)) == whole, f"database {number}, after {deaths} kills in all"
     assert len(between - {0, ITEMS * 4}) >= 5, "moments between the first sample and the last"
+
+
+def test_runners_that_start_at_once_wait_for_each_other_and_double_nothing(run, contents, tmp_path):
+    run(tmp_path / "whole.sqlite")
+    database = tmp_path / "shared.sqlite"
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            try:
+                run(database)
+            finally:
+                os._exit(0 if sys.exc_info()[0] is None else 3)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    assert contents(database) == contents(tmp_path / "whole.sqlite")
+    assert stored(database) == 4 * ITEMS and said(database) == said(tmp_path / "whole.sqlite")
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT kind, status FROM runs").fetchall() == [
+            ("main", "finished"),
+            ("aa", "finished"),
+        ]
