@@ -49,8 +49,8 @@ def copy_samples(
             raise StoreError(f"{store.name}: there is no arm {arm_id}")
         left = set(wanted) - {key for key, _ in _keyed(session, select(*_KEY, Sample.id), arm_id)}
         scored = _scored(versions)
-        for row in session.execute(_sources(arm)).all() if left else ():
-            source, created_at = row[0], row[1]
+        sources: list[Any] = list(session.execute(_sources(arm))) if left else []
+        for source, created_at in sources:
             if not fits(source.details, created_at):
                 continue
             found = {key: number for key, number in _keyed(session, scored, source.id) if key in left}
