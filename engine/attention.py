@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from evalsvc.errors import CapabilityError
-from evalsvc.kernels.kv_write import kv_write
 from evalsvc.kernels.paged_attention import paged_attention
 from evalsvc.kernels.tiles import Tiles
 
+from .kv.guard import Check
 from .kv.latent_pool import LatentPool
 from .kv.pool import KVPool
 
@@ -32,6 +33,8 @@ class Step:
         pool: Where keys and values are written and read.
         slots: Shape: (tokens,); where each new token's keys and values go.
         tiles: Queries and the slots that they read.
+        stamps: Tag and position of each new token; None where integrity is off. Shape: (tokens, 2), int32.
+        check: Compares what is read; None where integrity is off.
         windows: By layer whose attention has run in this step, the sliding window that its model passed.
         absorbs: Whether latent attention takes its absorbed form.
     """
@@ -39,6 +42,8 @@ class Step:
     pool: KVPool | LatentPool
     slots: Tensor
     tiles: Tiles
+    stamps: Tensor | None = None
+    check: Check | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
     absorbs: bool = False
 
@@ -114,8 +119,7 @@ def attend(
     pool = step.pool
     assert isinstance(pool, KVPool)
     pool.observe(layer, key[0], value[0])
-    kv_write(pool.k[layer], pool.write_scale("k", layer), step.slots, key[0].transpose(0, 1))
-    kv_write(pool.v[layer], pool.write_scale("v", layer), step.slots, value[0].transpose(0, 1))
+    pool.write(layer, step.slots, key[0].transpose(0, 1), value[0].transpose(0, 1), step.stamps)
     out = paged_attention(
         query[0].transpose(0, 1),
         pool.k[layer],
@@ -127,6 +131,7 @@ def attend(
         sliding_window,
         softcap,
         s_aux,
+        None if step.check is None else partial(step.check.layer, layer),
     )
     return out[None], None
 

@@ -33,6 +33,8 @@ class PackedBatch:
 
     Attributes:
         logit_rows: Rows whose logits are wanted, chunk after chunk.
+        stamps: Tag and position of each new token. Shape: (tokens, 2), int32.
+        reading: What is read, and by whom.
     """
 
     token_ids: Tensor
@@ -40,11 +42,31 @@ class PackedBatch:
     slots: Tensor
     tiles: Tiles
     logit_rows: Tensor
+    stamps: Tensor
+    reading: "Reading"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Every slot that attention of a batch reads, once for all chunks that share it.
+
+    Attributes:
+        slots: Shape: (read,).
+        wanted: Tag and position that each must have. Shape: (read, 2), int32.
+        blocks: Which block each is of. Shape: (read,).
+        readers: By block the chunks that read it.
+    """
+
+    slots: Tensor
+    wanted: Tensor
+    blocks: Tensor
+    readers: tuple[frozenset[int], ...]
 
 
 class _Span(NamedTuple):
-    """Positions first..stop-1 of a sequence, in packed rows from `row` on."""
+    """Positions first..stop-1 of a chunk's sequence, in packed rows from `row` on."""
 
+    chunk: int
     sequence: Sequence
     row: int
     first: int
@@ -52,12 +74,14 @@ class _Span(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """KEY_BLOCK keys from position `start` on, of which `written` are there."""
+    """KEY_BLOCK keys from position `start` on, of which `written` are there; tiles and chunks that read them."""
 
     start: int
     pages: list[int]
+    tags: list[int]
     written: int
     readers: list[int]
+    chunks: set[int]
 
 
 def pack(pool: Pages, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
@@ -74,28 +98,33 @@ def pack(pool: Pages, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
+    tags: list[int] = []
     logit_rows: list[int] = []
     spans: list[_Span] = []
     before = [chunk.sequence.length for chunk in chunks]
     try:
-        for chunk, start in zip(chunks, before, strict=True):
+        for index, (chunk, start) in enumerate(zip(chunks, before, strict=True)):
             slots += pool.extend(chunk.sequence, len(chunk.tokens))
             row, stop = len(token_ids), start + len(chunk.tokens)
             token_ids += chunk.tokens
             positions += range(start, stop)
+            tags += [chunk.sequence.tags[position // PAGE] for position in range(start, stop)]
             logit_rows += range(len(token_ids) - chunk.logits, len(token_ids))
             for first in range(start, stop, tile_rows):
-                spans.append(_Span(chunk.sequence, row + first - start, first, min(first + tile_rows, stop)))
+                spans.append(_Span(index, chunk.sequence, row + first - start, first, min(first + tile_rows, stop)))
     except PoolFull:
         for chunk, start in zip(chunks, before, strict=True):
             pool.truncate(chunk.sequence, start)
         raise
+    blocks = _blocks(spans)
     return PackedBatch(
         torch.tensor(token_ids),
         torch.tensor(positions),
         torch.tensor(slots),
-        _tiles(spans, tile_rows, len(token_ids)),
+        _tiles(spans, blocks, tile_rows, len(token_ids)),
         torch.tensor(logit_rows, dtype=torch.long),
+        torch.tensor([tags, positions], dtype=torch.int32).T.contiguous(),
+        _reading(blocks),
     )
 
 
@@ -112,17 +141,32 @@ def never_one_row(batch: PackedBatch) -> PackedBatch:
     ids, positions, slots, flat = (
         t.repeat(2) for t in (batch.token_ids, batch.positions, batch.slots, batch.tiles.flat)
     )
-    return PackedBatch(ids, positions, slots, replace(batch.tiles, flat=flat), rows)
+    tiles, stamps = replace(batch.tiles, flat=flat), batch.stamps.repeat(2, 1)
+    return PackedBatch(ids, positions, slots, tiles, rows, stamps, batch.reading)
 
 
-def _tiles(spans: list[_Span], tile_rows: int, n_tokens: int) -> Tiles:
+def _reading(blocks: list[_Block]) -> Reading:
+    offsets = torch.arange(KEY_BLOCK)
+    written = offsets < torch.tensor([block.written for block in blocks])[:, None]
+    places, tags = torch.tensor([[block.pages, block.tags] for block in blocks]).unbind(1)
+    slots = (places[:, :, None] * PAGE + torch.arange(PAGE)).flatten(1)
+    positions = torch.tensor([block.start for block in blocks])[:, None] + offsets
+    wanted = torch.stack([tags.repeat_interleave(PAGE, dim=1), positions], dim=-1)
+    return Reading(
+        slots[written],
+        wanted[written].int(),
+        written.nonzero()[:, 0],
+        tuple(frozenset(block.chunks) for block in blocks),
+    )
+
+
+def _tiles(spans: list[_Span], blocks: list[_Block], tile_rows: int, n_tokens: int) -> Tiles:
     rows, positions, flat = [], [], [0] * n_tokens
     for i, span in enumerate(spans):
         count, pad = span.stop - span.first, tile_rows - (span.stop - span.first)
         rows += [*range(span.row, span.row + count), *[0] * pad]
         positions += [*range(span.first, span.stop), *[span.stop - 1] * pad]
         flat[span.row : span.row + count] = range(i * tile_rows, i * tile_rows + count)
-    blocks = _blocks(spans)
     slots = torch.tensor([block.pages for block in blocks])[:, :, None] * PAGE + torch.arange(PAGE)
     slots = slots.view(len(blocks), KEY_BLOCK)
     written = torch.tensor([block.written for block in blocks])[:, None]
@@ -138,13 +182,17 @@ def _tiles(spans: list[_Span], tile_rows: int, n_tokens: int) -> Tiles:
 
 def _blocks(spans: list[_Span]) -> list[_Block]:
     """The blocks of keys that tiles read, those that sequences share once."""
-    found: dict[tuple[int, tuple[int, ...]], _Block] = {}
+    found: dict[tuple[int, tuple[int, ...], tuple[int, ...]], _Block] = {}
     for i, span in enumerate(spans):
         for start in range(0, span.stop, KEY_BLOCK):
             written = min(span.sequence.length - start, KEY_BLOCK)
-            pages = span.sequence.pages[start // PAGE : (start + KEY_BLOCK) // PAGE]
-            key = (written, tuple(pages))
+            part = slice(start // PAGE, (start + KEY_BLOCK) // PAGE)
+            pages, tags = span.sequence.pages[part], span.sequence.tags[part]
+            key = (written, tuple(pages), tuple(tags))
             if key not in found:
-                found[key] = _Block(start, [*pages, *pages[:1] * (KEY_BLOCK // PAGE - len(pages))], written, [])
+                missing = KEY_BLOCK // PAGE - len(pages)
+                filled = [*pages, *pages[:1] * missing], [*tags, *tags[:1] * missing]
+                found[key] = _Block(start, *filled, written, [], set())
             found[key].readers.append(i)
+            found[key].chunks.add(span.chunk)
     return list(found.values())

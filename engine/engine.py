@@ -26,6 +26,7 @@ from .jobs import Ticket, whole
 from .kv.pages import PoolFull
 from .kv.pool import Scales
 from .kv.pool import Sequence as KVSequence
+from .kv.tags import check_mode
 from .layout import layout_of
 from .loop import Loop
 from .model import check_kv, empty_model, longest_sequence
@@ -85,6 +86,7 @@ class Engine:
         cache: Path | None = None,
         poison: bool = False,
         max_length: int | None = None,
+        integrity: str = "tags",
     ):
         """Nothing heavy is loaded yet.
 
@@ -99,7 +101,10 @@ class Engine:
             max_length: Tokens of the longest sequence that is served; None: all that the model is made for and a pool
                 holds. Where rope's frequencies hang on the length (types `dynamic`, `longrope`), every request is
                 computed with those of this length.
+            integrity: What attention checks of the pages that it reads, one of `kv.tags.MODES`. It changes no answer; a
+                request that meets a page which lies ends with finish reason `integrity`.
         """
+        check_mode(integrity)
         sizes = {"kv_tokens": kv_tokens, "max_batch": max_batch, "chunk": chunk}
         for name, size in sizes.items():
             if not whole(size, 1):
@@ -112,7 +117,7 @@ class Engine:
         dispatch.form("cpu")  # what was forced and cannot run is refused before anything is loaded
         self.checkpoint, self.specs = checkpoint, dict(arms)
         self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
-        self._asked_length = max_length
+        self._asked_length, self.integrity = max_length, integrity
         self.hashes = checkpoint.hashes()
         self._text: Text | None = None
         self._shared: dict[torch.dtype, dict[str, Tensor]] = {}
@@ -284,7 +289,8 @@ class Engine:
             plan: StagePlan = getattr(spec.plan, kind.name)
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
-            held = self._stages[key] = kind(weights, plan, self.kv_tokens, scales, factor, self.poison, str(key))
+            options = scales, factor, self.poison, str(key), self.integrity
+            held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options)
         assert isinstance(held, kind)
         return held
 
@@ -472,7 +478,8 @@ class Engine:
             name: {**measure(stage, stage.work.since(start)), "shared_with": self._shared_with(stage, held)}
             for name, (stage, start) in held.started.items()
         }
-        measured["mismatches"] = mismatches(held.spec.plan, held.spec.inject, self.scales(held.name), measured)
+        asked = held.spec.plan, held.spec.inject, self.scales(held.name)
+        measured["mismatches"] = mismatches(*asked, measured, self.integrity)
         measured["batches"] = held.batches()
         measured["prefix_cache"] = _cache_counts(held.prefill)
         return measured

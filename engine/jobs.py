@@ -11,6 +11,7 @@ from .requests import (
     FinishReason,
     GenerateRequest,
     GenerateResult,
+    Incident,
     Request,
     RequestFailure,
     ScoreResult,
@@ -76,7 +77,7 @@ class Job:
         self.ticket.outcomes.append(outcome)
         del self.ticket.jobs[self]
 
-    def fail(self, error: str, message: str, reason: FinishReason = "error") -> None:
+    def fail(self, error: str, message: str, reason: FinishReason = "error", incident: Incident | None = None) -> None:
         """Gives a failure, unless there is an outcome already."""
         if not self.done:
             failure = RequestFailure(
@@ -87,6 +88,7 @@ class Job:
                 message=message,
                 finish_reason=reason,
                 token_ids=self.written,
+                incident=incident,
             )
             self.finish(failure)
 

@@ -17,9 +17,9 @@ from evalsvc.errors import EngineError
 from .batch import Chunk
 from .generation import GenerateJob, take_tokens
 from .jobs import Job
-from .kv.handoff import handoff
+from .kv.handoff import HandoffFault, handoff
 from .kv.pages import Pages, Sequence
-from .requests import FinishReason
+from .requests import FinishReason, Incident
 from .scheduler import Lane, Piece, Prompt, Scheduler, Tail
 from .scoring import Rows, ScoreJob, take_logprobs
 
@@ -118,10 +118,12 @@ class Loop:
             _note(job for lane in lanes for job in _jobs_of(lane))
             wanted = [lane for lane in lanes if lane.wants_logits]
             chunks = [Chunk(lane.sequence, [lane.feed[lane.fed]], int(lane.wants_logits)) for lane in lanes]
-            rows = stage.forward(chunks)  # pyright: ignore[reportAttributeAccessIssue]
+            rows, faults = stage.run(chunks)  # pyright: ignore[reportAttributeAccessIssue]
             for lane in lanes:
                 lane.fed += 1
-            self._take(rows, [(row, lane, lane.fed - 1) for row, lane in enumerate(wanted)])
+            broken = self._break_off(stage, [(lanes[i], incident) for i, incident in faults.items()])
+            takers = [(row, lane, lane.fed - 1) for row, lane in enumerate(wanted)]
+            self._take(rows, [taker for taker in takers if taker[1] not in broken])
             for lane in lanes:
                 if lane.fed == len(lane.feed):
                     self.scheduler.end(lane)
@@ -139,15 +141,18 @@ class Loop:
             for job in members:
                 job.admitted = job.admitted or perf_counter()
             chunks = [Chunk(piece.sequence, piece.tokens, piece.logits) for piece in pieces]
-            rows = stage.forward(chunks)  # pyright: ignore[reportAttributeAccessIssue]
+            rows, faults = stage.run(chunks)  # pyright: ignore[reportAttributeAccessIssue]
             takers: list[tuple[int, Lane | Tail | Prompt, int]] = []
             row = 0
-            for piece in pieces:
-                takers += [(row + i, piece.of, _first(piece) + i) for i in range(piece.logits)]
+            for i, piece in enumerate(pieces):
+                if i not in faults:
+                    takers += [(row + j, piece.of, _first(piece) + j) for j in range(piece.logits)]
                 row += piece.logits
-            for piece in pieces:
-                self.scheduler.computed(piece)
-            self._take(rows, takers)
+            for i, piece in enumerate(pieces):
+                if i not in faults:
+                    self.scheduler.computed(piece)
+            broken = self._break_off(stage, [(pieces[i].of, incident) for i, incident in faults.items()])
+            self._take(rows, [taker for taker in takers if taker[1] not in broken])
             forwards += 1
         complete = self.scheduler.complete()
         for prompt in complete:
@@ -155,22 +160,49 @@ class Loop:
         return forwards + len(complete)
 
     def _hand_over(self, prompt: Prompt) -> None:
-        source, ids = prompt.stage, prompt.ids
         for lane in prompt.lanes:
             lane.stage.pool.free(lane.sequence)
         first: dict[Pages, Sequence] = {}
+        faults: dict[Pages, HandoffFault] = {}
         for lane in prompt.lanes:
-            pool, cache = lane.stage.pool, lane.stage.cache
+            pool = lane.stage.pool
+            if pool in faults:
+                continue
             if pool in first:
                 lane.sequence = pool.fork(first[pool])
             else:
-                first[pool] = lane.sequence = cache.take(ids, len(ids), source.key)
-                handoff(source.pool, prompt.sequence, pool, lane.sequence)
-                cache.put(ids, lane.sequence, source.key)
+                try:
+                    first[pool] = self._hand_over_to(lane, prompt)
+                except HandoffFault as fault:
+                    faults[pool] = fault
             for job in _jobs_of(lane):
                 job.admitted = job.admitted or perf_counter()
                 job.first_token = job.first_token or perf_counter()
-        self.scheduler.start(prompt)
+        lanes = list(prompt.lanes)
+        for pool, fault in faults.items():
+            bad = [lane for lane in lanes if lane.stage.pool is pool]
+            stage: Any = bad[0].stage if fault.arrived else prompt.stage
+            self._break_off(stage, [(lane, stage.incident(fault.bad, "handoff")) for lane in bad])
+        if prompt.lanes or not lanes:
+            self.scheduler.start(prompt)
+
+    def _hand_over_to(self, lane: Lane, prompt: Prompt) -> Sequence:
+        source, ids, cache = prompt.stage, prompt.ids, lane.stage.cache
+        lane.sequence = cache.take(ids, len(ids), source.key)
+        handoff(source.pool, prompt.sequence, lane.stage.pool, lane.sequence)
+        cache.put(ids, lane.sequence, source.key)
+        return lane.sequence
+
+    def _break_off(self, stage: Any, met: Seq[tuple[Lane | Tail | Prompt, Incident]]) -> list[Lane | Tail | Prompt]:
+        """Ends what met a page that lies, which goes into quarantine; returns what has ended."""
+        for _, incident in met:
+            stage.pool.quarantine(incident.page)
+        for of, incident in met:
+            message = f"a page does not hold what was written for this request: {incident}"
+            self._fail(_jobs_of(of), "integrity", message, "integrity", incident)
+        for of, why in self.scheduler.misfits() if met else ():
+            self._fail(_jobs_of(of), "pool", why, "error")
+        return [of for of, _ in met]
 
     def _take(self, rows: Tensor, takers: Seq[tuple[int, Any, int]]) -> None:
         """Gives each row of logits to whom it belongs: (row, prompt or tail or lane, index in it)."""
@@ -199,10 +231,12 @@ class Loop:
             if isinstance(of, Lane):
                 of.stage.cache.forget(prompt.ids, prompt.stage.key)
 
-    def _fail(self, jobs: Seq[Job], error: str, message: str, reason: FinishReason) -> None:
+    def _fail(
+        self, jobs: Seq[Job], error: str, message: str, reason: FinishReason, incident: Incident | None = None
+    ) -> None:
         """Fails jobs, each for this reason, and after them those that were compared with one of them."""
         for job in jobs:
-            job.fail(error, message, reason)
+            job.fail(error, message, reason, incident)
         self._forget(jobs)
         for job in jobs:
             if isinstance(job, ScoreJob) and job.comparison is not None:

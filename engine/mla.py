@@ -102,7 +102,9 @@ class LatentAttention(nn.Module):
             assert isinstance(pool, LatentPool)
             step.enter(self.layer_idx)
             pool.observe(self.layer_idx, *kept[:2])
-            pool.write(self.layer_idx, step.slots, *kept)
+            pool.write(self.layer_idx, step.slots, *kept, stamps=step.stamps)
+            if step.check is not None:
+                step.check.layer(self.layer_idx)
             chosen = prev_topk_indices if index is None else self._choose(step, pool, index[0], index[2])
             out = self._attend(step, pool, q_nope[0], q_rope[0], chosen)
         result = self.o_proj(out.flatten(1)[None])

@@ -70,6 +70,14 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "peak_tokens": pool.peak * PAGE,
             "resident_bytes": pool.resident_bytes(),
         },
+        "integrity": {
+            "mode": "off" if pool.guard is None else pool.guard.mode,
+            "slots_read": work.slots_read,
+            "slots_checked": work.slots_checked,
+            "requests_broken_off": work.faults,
+            "pages_in_quarantine": len(pool.quarantined),
+            "resident_bytes": 0 if pool.guard is None else pool.guard.resident_bytes(),
+        },
         "kernels": dict(work.kernels),
         "tokens_computed": work.tokens,
         "forwards": work.forwards,
@@ -78,7 +86,11 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
 
 
 def mismatches(
-    plan: PrecisionPlan, injected: Mapping[str, float], scales: Mapping[str, Scales], proof: Mapping[str, Any]
+    plan: PrecisionPlan,
+    injected: Mapping[str, float],
+    scales: Mapping[str, Scales],
+    proof: Mapping[str, Any],
+    integrity: str = "tags",
 ) -> list[str]:
     """Where a measured proof contradicts its plan, in words; empty when it matches.
 
@@ -87,6 +99,7 @@ def mismatches(
         injected: Named faults that were asked.
         scales: Fixed scales that were asked, by stage.
         proof: Per stage what `measure` returned.
+        integrity: The mode that was asked.
     """
     found = []
     for name, stage_plan in (("prefill", plan.prefill), ("decode", plan.decode)):
@@ -94,6 +107,7 @@ def mismatches(
         factor = injected.get(f"{name}_k_scale", 1.0)
         problems = [*_weight_mismatches(stage_plan.weights, measured)]
         problems += _kv_mismatches(stage_plan.kv, factor, scales.get(name), measured["kv"])
+        problems += _integrity_mismatches(integrity, measured)
         found += [f"{name}: {problem}" for problem in problems]
     return found
 
@@ -137,6 +151,14 @@ def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dic
             yield f"a token takes {kv['bytes_per_token']} bytes of KV, {plan} {shape.token_bytes(plan)}"
     if kv["k_read_factor"] != factor:
         yield f"K is read with factor {kv['k_read_factor']}, the injected fault is {factor}"
+
+
+def _integrity_mismatches(asked: str, measured: dict[str, Any]) -> Iterable[str]:
+    held = measured["integrity"]
+    if held["mode"] != asked:
+        yield f"integrity is {held['mode']}, {asked} was asked"
+    if held["mode"] != "off" and measured["tokens_computed"] and not 0 < held["slots_checked"] == held["slots_read"]:
+        yield f"{held['slots_checked']} of {held['slots_read']} slots that were read were checked for their tags"
 
 
 def _formats(stage: Stage) -> dict[str, int]:

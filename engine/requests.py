@@ -223,6 +223,37 @@ class ScoreResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Incident:
+    """A slot that did not hold what a request expected there.
+
+    Attributes:
+        stage: Where it was read: `prefill`, `decode`, or `handoff` between them.
+        page: Number of the page; nobody gets it again.
+        slot: Of the pool.
+        layer: From 0.
+        expected: Tag and position; `found` are those that were there.
+        content: Tag and position were right, and the contents were not what had been stored.
+        step: Forwards that the stage had run.
+    """
+
+    stage: str
+    page: int
+    slot: int
+    layer: int
+    expected: tuple[int, int]
+    found: tuple[int, int]
+    content: bool
+    step: int
+
+    def __str__(self) -> str:
+        where = f"{self.stage}, page {self.page}, slot {self.slot}, layer {self.layer}, step {self.step}"
+        (tag, position), (other, place) = self.expected, self.found
+        if self.content:
+            return f"the contents of position {position} are not what was stored ({where})"
+        return f"position {position} was to hold tag {tag} and holds tag {other} of position {place} ({where})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestFailure:
     """A request that got no answer: never scored as a wrong one.
 
@@ -230,10 +261,12 @@ class RequestFailure:
         arm: Whose answer is missing.
         sample: Which of the request's answers.
         error: What kind: `bad_request`, `too_long`, `pool`, `non_finite_logits`, `cancelled`, `deadline`, `reference`
-            (the arm that it was compared with has no answer), `engine` (a step failed, and all under way with it).
+            (the arm that it was compared with has no answer), `engine` (a step failed, and all under way with it),
+            `integrity` (a page that it read does not hold what was written for it).
         message: One sentence.
         finish_reason: `abort` (cancelled, deadline), `integrity` or `error`.
         token_ids: What had been generated.
+        incident: What was wrong with the page.
     """
 
     id: str
@@ -243,6 +276,7 @@ class RequestFailure:
     message: str
     finish_reason: FinishReason = "error"
     token_ids: tuple[int, ...] = ()
+    incident: Incident | None = None
 
 
 Request = GenerateRequest | ScoreRequest | RollingRequest

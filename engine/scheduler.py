@@ -192,12 +192,10 @@ class Scheduler:
         Raises:
             PoolFull: It could not even run alone; nothing is queued.
         """
-        longest = max((len(tail.tokens) for tail in prompt.tails), default=0)
-        largest = [(len(prompt.ids) + longest, prompt.stage.pool)]
-        for tokens, pool in [*largest, *((lane.most, lane.stage.pool) for lane in prompt.lanes)]:
-            if pages_for(tokens) > pool.n_pages:
+        for tokens, pool in _largest(prompt):
+            if pages_for(tokens) > pool.usable_pages:
                 raise PoolFull(_too_large(tokens, pool))
-        together = all(need <= pool.n_pages for pool, need in prompt.needs().items())
+        together = all(need <= pool.usable_pages for pool, need in prompt.needs().items())
         most = max((sum(o.stage is lane.stage for o in prompt.lanes) for lane in prompt.lanes), default=0)
         for part in [prompt] if together and most <= self.max_batch else _parts(prompt):
             part.arrival = next(self._arrivals)
@@ -243,6 +241,15 @@ class Scheduler:
     def oldest(self) -> Prompt | None:
         """The prompt that came first of those that are not handed over yet."""
         return min([*self._active, *self._waiting[:1]], key=lambda prompt: prompt.arrival, default=None)
+
+    def misfits(self) -> list[tuple[Prompt | Lane, str]]:
+        """What can never run any more, since pages of its pool went into quarantine, and why."""
+        found: list[tuple[Prompt | Lane, str]] = []
+        lanes = [lane for running in self._lanes.values() for lane in running]
+        for one in [*self._active, *self._waiting, *lanes]:
+            needs = [(one.most, one.stage.pool)] if isinstance(one, Lane) else _largest(one)
+            found += [(one, _too_large(n, pool)) for n, pool in needs if pages_for(n) > pool.usable_pages][:1]
+        return found
 
     # -- decode --------------------------------------------------------------------------------------------------------
 
@@ -428,6 +435,13 @@ def _parts(prompt: Prompt) -> list[Prompt]:
     return [*lanes, *tails]
 
 
+def _largest(prompt: Prompt) -> list[tuple[int, Any]]:
+    """Tokens that it, and each of its lanes, may ever hold, and the pools that hold them."""
+    longest = max((len(tail.tokens) for tail in prompt.tails), default=0)
+    own = (len(prompt.ids) + longest, prompt.stage.pool)
+    return [own, *((lane.most, lane.stage.pool) for lane in prompt.lanes)]
+
+
 def _common_pages(ours: Seq[int], theirs: Seq[int]) -> int:
     """Full pages with which both begin, the last token of `ours` left out: it is always computed."""
     most = min(len(ours) - 1, len(theirs)) // PAGE
@@ -439,4 +453,5 @@ def _common_pages(ours: Seq[int], theirs: Seq[int]) -> int:
 
 
 def _too_large(tokens: int, pool: Pages) -> str:
-    return f"{tokens} tokens do not fit in the KV pool of {pool.n_pages * PAGE}; raise `kv_tokens`"
+    lost = f", {len(pool.quarantined) * PAGE} of them in quarantine" if pool.quarantined else ""
+    return f"{tokens} tokens do not fit in the KV pool of {pool.n_pages * PAGE}{lost}; raise `kv_tokens`"

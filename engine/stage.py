@@ -6,21 +6,26 @@ only its own pool.
 
 from collections import Counter
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
+from evalsvc.errors import IntegrityError
 from evalsvc.kernels.dispatch import counting
 
 from .attention import Step, stepping
-from .batch import Chunk, never_one_row, pack
+from .batch import Chunk, Reading, never_one_row, pack
+from .kv.guard import Check
 from .kv.latent_pool import LatentPool
+from .kv.pages import PAGE
 from .kv.pool import KVPool, Scales, Sequence
 from .kv.prefix import PrefixCache
+from .kv.tags import Bad
 from .layout import Layout
 from .precision import KVFormat, StagePlan
+from .requests import Incident
 from .weights import WeightSet
 
 
@@ -33,12 +38,18 @@ class Work:
         tokens: Tokens that went through the forward.
         forwards: Forwards, whatever their size.
         seconds: Wall clock inside the forwards.
+        slots_read: Slots that attention read, over all layers, once for all that shared them in a forward.
+        slots_checked: Those of them whose integrity was checked.
+        faults: Requests in forwards that met a slot which was not sound.
     """
 
     kernels: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     forwards: int = 0
     seconds: float = 0.0
+    slots_read: int = 0
+    slots_checked: int = 0
+    faults: int = 0
 
     def copy(self) -> "Work":
         """The work so far, unmoved by what follows."""
@@ -46,12 +57,9 @@ class Work:
 
     def since(self, start: "Work") -> "Work":
         """What came after `start`."""
-        return Work(
-            self.kernels - start.kernels,
-            self.tokens - start.tokens,
-            self.forwards - start.forwards,
-            self.seconds - start.seconds,
-        )
+        counts = [field.name for field in fields(self) if field.name != "kernels"]
+        grown = {name: getattr(self, name) - getattr(start, name) for name in counts}
+        return Work(self.kernels - start.kernels, **grown)
 
 
 def pool_for(
@@ -61,12 +69,13 @@ def pool_for(
     scales: Scales | None = None,
     k_read_factor: float = 1.0,
     poison: bool = False,
+    integrity: str = "off",
 ) -> KVPool | LatentPool:
     """An empty pool for what a model's attention keeps. Args and errors as in `KVPool` and `LatentPool`."""
     if layout.latent is not None:
-        return LatentPool(fmt, layout.latent, kv_tokens, scales, k_read_factor, poison)
+        return LatentPool(fmt, layout.latent, kv_tokens, scales, k_read_factor, poison, integrity)
     heads = layout.kv_heads, layout.head_dim
-    return KVPool(fmt, layout.layers, *heads, kv_tokens, scales, k_read_factor, poison)
+    return KVPool(fmt, layout.layers, *heads, kv_tokens, scales, k_read_factor, poison, integrity)
 
 
 class Stage:
@@ -93,15 +102,28 @@ class Stage:
         k_read_factor: float = 1.0,
         poison: bool = False,
         key: str = "",
+        integrity: str = "tags",
     ):
         """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
         self.weights, self.plan, self.key = weights, plan, key
-        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, scales, k_read_factor, poison)
+        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, scales, k_read_factor, poison, integrity)
         self.cache = PrefixCache(self.pool)
         self.work = Work()
 
-    @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk]) -> Tensor:
+        """As `run`, for who has no use for a part of the logits.
+
+        Raises:
+            IntegrityError: A slot that was read is not sound.
+            PoolFull: As `run`.
+        """
+        logits, faults = self.run(chunks)
+        if faults:
+            raise IntegrityError(str(next(iter(faults.values()))))
+        return logits
+
+    @torch.inference_mode()
+    def run(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
         """Computes new tokens, writing their keys and values.
 
         Args:
@@ -109,9 +131,11 @@ class Stage:
 
         Returns:
             fp32 logits of the rows that the chunks ask for, in their order. Shape: (rows, vocabulary).
+            By index of a chunk the first slot that it read and that was not sound: its logits are of no use.
 
         Raises:
             PoolFull: No room; nothing was written.
+            EngineError: Attention read slots whose integrity it did not check.
         """
         started = perf_counter()
         batch = pack(self.pool, chunks, self.tile_rows)
@@ -124,14 +148,47 @@ class Stage:
             "position_ids": batch.positions[None],
             "use_cache": False,
         }
-        with stepping(Step(self.pool, batch.slots, batch.tiles, absorbs=self.absorbs)), counting(self.work.kernels):
+        guard, reading = self.pool.guard, batch.reading
+        check = None if guard is None else Check(guard, reading.slots, reading.wanted)
+        stamps = None if guard is None else batch.stamps
+        step = Step(self.pool, batch.slots, batch.tiles, stamps, check, absorbs=self.absorbs)
+        with stepping(step), counting(self.work.kernels):
             if wanted:
                 logits = self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
             else:
                 self.weights.model.base_model(**inputs)
                 logits = torch.empty(0, self.weights.model.config.vocab_size)
+        faults = self._faults(check, reading)
         self.work.seconds += perf_counter() - started
-        return logits
+        return logits, faults
+
+    def _faults(self, check: Check | None, reading: Reading) -> dict[int, Incident]:
+        """By chunk the first slot that was not sound; counts what was checked."""
+        layers = self.weights.layout.layers
+        self.work.slots_read += layers * len(reading.slots)
+        if check is None:
+            return {}
+        found = check.found()
+        self.work.slots_checked += int(check.sound.sum()) + len(found)
+        faults: dict[int, Incident] = {}
+        for index, bad in found:
+            for chunk in reading.readers[int(reading.blocks[index])]:
+                faults.setdefault(chunk, self.incident(bad))
+        self.work.faults += len(faults)
+        return faults
+
+    def incident(self, bad: Bad, where: str = "") -> Incident:
+        """What a request met in this stage's pool; `where` it was not its forward."""
+        return Incident(
+            stage=where or self.name,
+            page=bad.slot // PAGE,
+            slot=bad.slot,
+            layer=bad.layer,
+            expected=bad.expected,
+            found=bad.found,
+            content=bad.content,
+            step=self.work.forwards,
+        )
 
 
 class PrefillStage(Stage):

@@ -28,6 +28,10 @@ class EngineError(EvalsvcError):
     """The engine cannot answer: a broken checkpoint, a request longer than the model or the pool, non-finite logits."""
 
 
+class IntegrityError(EngineError):
+    """Keys and values that were read are not those that were written for this reader."""
+
+
 class StoreError(EvalsvcError):
     """The database cannot be read or written: locked, full, read-only, or of another schema."""
 

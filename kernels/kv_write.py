@@ -16,6 +16,27 @@ _LARGEST = {torch.float8_e4m3fn: E4M3_MAX, torch.int8: INT8_MAX}
 _ROUND = {torch.float8_e4m3fn: quantize_e4m3, torch.int8: quantize_int8}
 
 
+def kv_encode(dtype: torch.dtype, scales: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What pages store of one layer's keys (or values).
+
+    Args:
+        dtype: Of the pages: fp32, bf16, float8_e4m3fn or int8.
+        scales: As of `kv_write`; of one a token and head only the shape is looked at.
+        x: Shape: (tokens, kv_heads, head_dim).
+
+    Returns:
+        Codes, shaped as `x`; and each token's and head's scale, shape (tokens, kv_heads), None where scales are fixed.
+    """
+    if dtype not in _LARGEST:
+        return x.to(dtype), None
+    if scales is None:
+        raise ValueError(f"{dtype} pages need scales")
+    if scales.ndim == 2:
+        scale = absmax_scale(x, -1, _LARGEST[dtype])
+        return _ROUND[dtype](x, scale), scale.squeeze(-1)
+    return _ROUND[dtype](x, scales if scales.ndim == 0 else scales[:, None]), None
+
+
 def kv_write(pages: Tensor, scales: Tensor | None, slots: Tensor, x: Tensor) -> None:
     """Stores one layer's new keys (or values).
 
@@ -27,14 +48,6 @@ def kv_write(pages: Tensor, scales: Tensor | None, slots: Tensor, x: Tensor) -> 
         x: Shape: (tokens, kv_heads, head_dim).
     """
     ran("kv_write.torch")
-    if pages.dtype not in _LARGEST:
-        pages[slots] = x.to(pages.dtype)
-        return
-    if scales is None:
-        raise ValueError(f"{pages.dtype} pages need scales")
-    if scales.ndim == 2:
-        scale = absmax_scale(x, -1, _LARGEST[pages.dtype])
-        scales[slots] = scale.squeeze(-1)
-    else:
-        scale = scales if scales.ndim == 0 else scales[:, None]
-    pages[slots] = _ROUND[pages.dtype](x, scale)
+    pages[slots], scale = kv_encode(pages.dtype, scales, x)
+    if scales is not None and scale is not None:
+        scales[slots] = scale

@@ -18,6 +18,7 @@ has the same bits beside any number of other rows from MIN_ROWS on. So neighbour
 hits leave every bit as it is: torch's scaled_dot_product_attention does not have that property.
 """
 
+from collections.abc import Callable
 from math import e, log2
 
 import torch
@@ -42,6 +43,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Tensor:
     """Attention of a packed batch over one layer's pages.
 
@@ -54,11 +56,14 @@ def paged_attention(
         window: Keys that a query reads, its own the last; None: all up to its own.
         softcap: Bound that scores approach, above 0; None: no bound.
         sinks: Shape: (heads,); None: no sinks.
+        check: Compares the stamps of all slots of `tiles` (`stamps.sound_slots`); called before any of them is read.
 
     Returns:
         Shape: (tokens, heads, head_dim), dtype of `q`.
     """
     ran("paged_attention.torch")
+    if check is not None:
+        check()
     heads, head_dim = q.shape[1:]
     kv_heads = k_pages.shape[1]
     reads = tiles.reads(window, kv_heads, heads // kv_heads)

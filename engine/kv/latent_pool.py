@@ -11,12 +11,13 @@ from torch import Tensor
 
 from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.fp8 import dequantize_e4m3
-from evalsvc.kernels.kv_write import kv_write
+from evalsvc.kernels.kv_write import kv_encode, kv_write
 from evalsvc.kernels.latent_attention import read_rows
 
 from ..precision import LATENT_TILE, KVFormat
 from ..sizes import LatentShape
-from .pages import PAGE, Pages
+from .guard import GuardedPages
+from .pages import PAGE
 from .pool import DTYPES, Scales, fill_nan
 
 SERVED_LATENT_FORMATS = (
@@ -42,7 +43,7 @@ def check_latent_format(fmt: KVFormat, rank: int) -> None:
         raise CapabilityError(f"kv={fmt}: tiles of {LATENT_TILE} do not divide a latent of {rank} (kv_lora_rank)")
 
 
-class LatentPool(Pages):
+class LatentPool(GuardedPages):
     """What latent attention keeps, of one stage.
 
     Attributes:
@@ -64,6 +65,7 @@ class LatentPool(Pages):
         scales: Scales | None = None,
         k_read_factor: float = 1.0,
         poison: bool = False,
+        integrity: str = "off",
     ):
         """Makes an empty pool; args as in `KVPool`.
 
@@ -87,6 +89,7 @@ class LatentPool(Pages):
         self.amax: Tensor | None = None
         if poison:
             self.poison()
+        self.set_guard(integrity, shape.layers)
 
     def _scale_tensor(self, scales: Scales | None) -> Tensor | None:
         if not self.fmt.scale:
@@ -134,8 +137,16 @@ class LatentPool(Pages):
             largest = torch.maximum(latent.abs().amax(), rope.abs().amax()).float()
             self.amax[:, layer] = torch.maximum(self.amax[:, layer], largest)
 
-    def write(self, layer: int, slots: Tensor, latent: Tensor, rope: Tensor, index: Tensor | None = None) -> None:
-        """Stores tokens.
+    def write(
+        self,
+        layer: int,
+        slots: Tensor,
+        latent: Tensor,
+        rope: Tensor,
+        index: Tensor | None = None,
+        stamps: Tensor | None = None,
+    ) -> None:
+        """Stores tokens, and whose they are.
 
         Args:
             layer: Whose.
@@ -143,10 +154,9 @@ class LatentPool(Pages):
             latent: Shape: (tokens, rank).
             rope: Shape: (tokens, rope).
             index: Shape: (tokens, index), of a layer that has index keys.
+            stamps: Tag and position of each token; None: nobody's. Shape: (tokens, 2), int32.
         """
-        scale, tiles = self.write_scale(layer), 1
-        if scale is not None and scale.ndim == 2:
-            tiles = scale.shape[1]
+        scale, tiles = self.write_scale(layer), self._tiles
         kv_write(self.latent[layer].unflatten(-1, (tiles, -1)), scale, slots, latent.unflatten(-1, (tiles, -1)))
         kv_write(self.rope[layer][:, None], scale if self._rope_coded else None, slots, rope[:, None])
         if index is not None:
@@ -154,6 +164,42 @@ class LatentPool(Pages):
             place = self.shape.index_layers.index(layer)
             scales = None if self.index_scale is None else self.index_scale[place]
             kv_write(keys[:, None], scales, slots, index[:, None])
+        if self.guard is not None and stamps is not None:
+            self.guard.seal(layer, slots, stamps)
+
+    def encode(self, layer: int, latent: Tensor, rope: Tensor, index: Tensor | None = None) -> list[Tensor]:
+        """What `write` would store of tokens, as `rows` gives it."""
+        scale = self.write_scale(layer)
+        codes, tile_scale = kv_encode(self.latent.dtype, scale, latent.unflatten(-1, (self._tiles, -1)))
+        rope_codes, _ = kv_encode(self.rope.dtype, scale if self._rope_coded else None, rope[:, None])
+        numbers, scales = [codes.flatten(1), rope_codes.flatten(1)], [] if tile_scale is None else [tile_scale]
+        if index is not None:
+            keys, _ = self.index_of(layer)
+            of_index = None if self.index_scale is None else self.index_scale[self.shape.index_layers.index(layer)]
+            index_codes, index_scale = kv_encode(keys.dtype, of_index, index[:, None])
+            numbers.append(index_codes.flatten(1))
+            scales += [] if index_scale is None else [index_scale]
+        return [_bytes(part) for part in numbers] + scales
+
+    def layer_tensors(self, layer: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Numbers and scales of one layer; index keys only where it has some."""
+        numbers, scales = [self.latent[layer], self.rope[layer]], []
+        if self.scale is not None and self.fmt.per == "latent128":
+            scales.append(self.scale[layer])
+        if self.index is not None and layer in self.shape.index_layers:
+            place = self.shape.index_layers.index(layer)
+            numbers.append(self.index[place])
+            scales += [] if self.index_scale is None else [self.index_scale[place]]
+        return [_bytes(part) for part in numbers], scales
+
+    def shared_scales(self, layer: int) -> list[Tensor]:
+        """The layer's own scale, as it is written with."""
+        return [scale[layer] for scale in self.fixed_scales()]
+
+    @property
+    def _tiles(self) -> int:
+        """Scales of one latent."""
+        return self.scale.shape[2] if self.scale is not None and self.fmt.per == "latent128" else 1
 
     @property
     def _rope_coded(self) -> bool:
@@ -174,7 +220,7 @@ class LatentPool(Pages):
 
     def stored(self) -> list[Tensor]:
         """Every tensor with a slot dimension, as bytes where fp8. Shape: (layers, slots, ...)."""
-        return [t.view(torch.uint8) if t.dtype == torch.float8_e4m3fn else t for t in self._tensors()]
+        return [_bytes(tensor) for tensor in self._tensors()]
 
     def fixed_scales(self) -> tuple[Tensor, ...]:
         """Scales that were there before the first token."""
@@ -199,3 +245,8 @@ class LatentPool(Pages):
     def resident_bytes(self) -> int:
         """Bytes that this process holds for the pool."""
         return sum(t.numel() * t.element_size() for t in (*self._tensors(), *self.fixed_scales()))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """A tensor as it can be indexed and compared: bytes where it is fp8."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor

@@ -10,10 +10,11 @@ from torch import Tensor
 from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
-from evalsvc.kernels.kv_write import kv_write
+from evalsvc.kernels.kv_write import kv_encode, kv_write
 
 from ..precision import KVFormat
-from .pages import PAGE, Pages, PoolFull, Sequence
+from .guard import GuardedPages
+from .pages import PAGE, PoolFull, Sequence
 
 __all__ = ["PAGE", "KVPool", "PoolFull", "Scales", "Sequence"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
@@ -53,7 +54,7 @@ def fill_nan(tensor: Tensor) -> None:
         tensor.fill_(INT8_NAN if tensor.dtype == torch.int8 else torch.nan)
 
 
-class KVPool(Pages):
+class KVPool(GuardedPages):
     """Keys and values of one stage.
 
     Attributes:
@@ -71,6 +72,7 @@ class KVPool(Pages):
         scales: Scales | None = None,
         k_read_factor: float = 1.0,
         poison: bool = False,
+        integrity: str = "off",
     ):
         """Makes an empty pool.
 
@@ -80,10 +82,12 @@ class KVPool(Pages):
             scales: For a calibrated or given format.
             k_read_factor: See the class.
             poison: Fill with NaN, so that reading what nobody wrote is seen.
+            integrity: One of `tags.MODES`.
 
         Raises:
             CapabilityError: A format of latents.
             EngineError: Scales of another shape, missing or superfluous.
+            ConfigError: No such mode.
         """
         check_heads_format(fmt)
         if (fmt.calibrated or fmt.given) != (scales is not None):
@@ -96,6 +100,7 @@ class KVPool(Pages):
         if poison:
             self.poison()
         self.amax: Tensor | None = None
+        self.set_guard(integrity, layers)
 
     def _scale_tensor(self, part: str, shape: tuple[int, ...], scales: Scales | None) -> Tensor | None:
         if not self.fmt.scale:
@@ -148,6 +153,15 @@ class KVPool(Pages):
         for tensor in self.stored():
             tensor[:, target] = tensor[:, source]
 
+    def layer_tensors(self, layer: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of one layer, and their scales where each token has some."""
+        tensors = [tensor[layer] for tensor in self.stored()]
+        return tensors[:2], tensors[2:]
+
+    def shared_scales(self, layer: int) -> list[Tensor]:
+        """Scales that all tokens of a layer share, as they are written with."""
+        return [scale[layer] for scale in self.fixed_scales()]
+
     # -- contents ------------------------------------------------------------------------------------------------------
 
     def stored(self) -> list[Tensor]:
@@ -176,10 +190,25 @@ class KVPool(Pages):
             return scale[slots][:, :, None]
         return scale[:, None] if self.fmt.per == "head" else scale
 
-    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Stores keys and values of shape (tokens, kv_heads, head_dim)."""
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor, stamps: Tensor | None = None) -> None:
+        """Stores keys and values, and whose they are.
+
+        Args:
+            layer: Where.
+            slots: Shape: (tokens,).
+            key: Shape: (tokens, kv_heads, head_dim). `value` alike.
+            stamps: Tag and position of each token; None: nobody's. Shape: (tokens, 2), int32.
+        """
         kv_write(self.k[layer], self.write_scale("k", layer), slots, key)
         kv_write(self.v[layer], self.write_scale("v", layer), slots, value)
+        if self.guard is not None and stamps is not None:
+            self.guard.seal(layer, slots, stamps)
+
+    def encode(self, layer: int, key: Tensor, value: Tensor) -> list[Tensor]:
+        """What `write` would store of keys and values, as `rows` gives it."""
+        pairs = [kv_encode(self.k.dtype, self.write_scale(part, layer), x) for part, x in (("k", key), ("v", value))]
+        codes = [code.view(torch.uint8) if self.fmt.kind == "fp8" else code for code, _ in pairs]
+        return codes + [scale for _, scale in pairs if scale is not None]
 
     def fixed_scales(self) -> tuple[Tensor, ...]:
         """Scales of keys and of values that were there before the first token."""

@@ -20,11 +20,12 @@ Tokens = tuple[int, ...]
 
 @dataclass(eq=False)
 class Block:
-    """One cached page and the tokens whose keys and values it holds; a root has neither."""
+    """One cached page, its tag, and the tokens whose keys and values it holds; a root has none of them."""
 
     key: int
     tokens: Tokens = ()
     page: int = -1
+    tag: int = 0
     before: "Block | None" = None
     after: "set[Block]" = field(default_factory=set)
 
@@ -44,7 +45,7 @@ class PrefixCache:
         self._roots: dict[str, Block] = {}
         self.hit_tokens = 0
         self.missed_tokens = 0
-        pages.reclaim = self._reclaim
+        pages.reclaim, pages.forget = self._reclaim, self._forget_page
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -65,8 +66,9 @@ class PrefixCache:
             counted: Whether this is the time that counts, for who asks twice.
         """
         blocks = self._find(ids, limit, source)
-        sequence = Sequence([block.page for block in blocks], len(blocks) * PAGE)
-        self._pages.retain(sequence.pages)
+        pages, tags = [block.page for block in blocks], [block.tag for block in blocks]
+        sequence = Sequence(pages, len(blocks) * PAGE, tags)
+        self._pages.retain(pages)
         last = blocks[-1] if blocks else self._root(source)
         if partly:
             self._copy_part(last, tuple(ids[sequence.length : limit]), sequence)
@@ -84,7 +86,7 @@ class PrefixCache:
             key = self._chain((last.key, tokens))
             held = self._blocks.get(key)
             if held is None:
-                held = Block(key, tokens, sequence.pages[index], last)
+                held = Block(key, tokens, sequence.pages[index], sequence.tags[index], last)
                 last.after.add(held)
                 self._blocks[key] = held
                 self._pages.cache(held.page)
@@ -132,8 +134,11 @@ class PrefixCache:
         self._pages.retain([best.page])  # or making room could take it
         try:
             if self._pages.available:
+                start = sequence.length
                 target = self._pages.extend(sequence, count)
-                self._pages.copy_slots(list(range(best.page * PAGE, best.page * PAGE + count)), target)
+                source = list(range(best.page * PAGE, best.page * PAGE + count))
+                self._pages.copy_slots(source, target)
+                self._pages.copy_stamps(source, target, start, best.tag, sequence.tags[-1])
         finally:
             self._pages.release([best.page])
 
@@ -147,6 +152,13 @@ class PrefixCache:
             blocks += block.after
             del self._blocks[block.key]
             self._pages.uncache(block.page)
+
+    def _forget_page(self, page: int) -> None:
+        """Lets go of a page, and of all that follow it."""
+        for block in self._blocks.values():
+            if block.page == page:
+                self._drop(block)
+                return
 
     def _touch(self, block: Block | None) -> None:
         while block is not None and block.before is not None:

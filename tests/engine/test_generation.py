@@ -287,7 +287,8 @@ def test_an_error_in_a_forward_leaves_no_page_held(engine, ids, monkeypatch, not
             def broken(*_, **__):
                 raise RuntimeError("boom")
 
-            patched.setattr(stage.weights.model if stage.name == "prefill" else stage, "forward", broken)
+            place = (stage.weights.model, "forward") if stage.name == "prefill" else (stage, "run")
+            patched.setattr(*place, broken)
             list(engine.generate([GenerateRequest(prompt=ids(20, n), max_tokens=3) for n in range(3)]))
         nothing_held(engine)
 

@@ -253,8 +253,8 @@ def test_pages_of_a_cancelled_answer_serve_the_next_one(serve, alone, ids, nothi
 
 
 PLACES = {
-    "prefill": (PrefillStage, "forward"),
-    "decode": (DecodeStage, "forward"),
+    "prefill": (PrefillStage, "run"),
+    "decode": (DecodeStage, "run"),
     "taking": (loop, "take_tokens"),
     "hand-off": (handoff, "convert"),
     "fork": (pages.Pages, "fork"),
@@ -330,17 +330,18 @@ def test_several_arms_want_a_name(group, ids):
 
 def spoil(stage, monkeypatch, when) -> None:
     """Makes the logits of chunks for which `when` is true NaN."""
-    forward = stage.forward
+    run = stage.run
 
     def spoiled(chunks):
-        rows, at = forward(chunks).clone(), 0
+        (rows, faults), at = run(chunks), 0
+        rows = rows.clone()
         for chunk in chunks:
             if when(chunk):
                 rows[at : at + chunk.logits] = torch.nan
             at += chunk.logits
-        return rows
+        return rows, faults
 
-    monkeypatch.setattr(stage, "forward", spoiled)
+    monkeypatch.setattr(stage, "run", spoiled)
 
 
 def spoil_rows(monkeypatch, request_id: str, stage: str) -> None:
@@ -481,16 +482,16 @@ def test_an_iterator_that_is_collected_inside_of_a_step_leaves_at_its_end(
     victim = engine.answer([GenerateRequest(prompt=ids(4), max_tokens=1), score, long])
     next(victim)
     served = getattr(engine.arm(), stage)
-    forward, closed = served.forward, []
+    run, closed = served.run, []
 
     def collecting(chunks):
         if not closed:
             closed.append({len(chunk.tokens) for chunk in chunks})
             victim.close()
-        return forward(chunks)
+        return run(chunks)
 
     with monkeypatch.context() as patched:
-        patched.setattr(served, "forward", collecting)
+        patched.setattr(served, "run", collecting)
         assert answers(engine, mixed(18)) == alone(mixed(18))
     assert closed and under_way(engine) == IDLE
     assert answers(engine, [long, score]) == alone([long, score])

@@ -106,9 +106,9 @@ def test_rows_of_logits_in_a_forward_are_bounded(serve, alone, ids, monkeypatch,
     engine = serve("llama", unequal)
     request = ScoreRequest(context=ids(20), continuations=tuple(ids(15, n) for n in range(5)), id="x")
     sizes = []
-    forward = engine.arm().prefill.forward
+    run = engine.arm().prefill.run
     monkeypatch.setattr(
-        engine.arm().prefill, "forward", lambda chunks: sizes.append(sum(c.logits for c in chunks)) or forward(chunks)
+        engine.arm().prefill, "run", lambda chunks: sizes.append(sum(c.logits for c in chunks)) or run(chunks)
     )
     assert answers(engine, [request]) == alone([request])
     assert max(sizes) == 4 and sum(sizes) == 1 + 5 * 14
@@ -209,8 +209,8 @@ def test_pages_that_leave_the_cache_while_a_prompt_waits_for_them_are_made_room_
     assert answers(engine, [request]) == expected
     prefill, decode = engine.arm().prefill, engine.arm().decode
     prefill.cache.drop_all()
-    forward, dropped = prefill.forward, []
-    monkeypatch.setattr(prefill, "forward", lambda chunks: dropped.append(decode.cache.drop_all()) or forward(chunks))
+    run, dropped = prefill.run, []
+    monkeypatch.setattr(prefill, "run", lambda chunks: dropped.append(decode.cache.drop_all()) or run(chunks))
     assert answers(engine, [request]) == expected
     assert dropped[0] == 2
     nothing_held(engine)

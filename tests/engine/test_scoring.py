@@ -421,9 +421,9 @@ def test_long_continuations_are_scored_in_forwards_of_bounded_size(serve, ids, m
     engine = serve("llama", "w=bf16")
     request = ScoreRequest(context=ids(5), continuations=tuple(ids(100, n) for n in range(8)))
     sizes: list[int] = []
-    forward = PrefillStage.forward
+    run = PrefillStage.run
     monkeypatch.setattr(
-        PrefillStage, "forward", lambda self, c: sizes.append(sum(len(x.tokens) for x in c)) or forward(self, c)
+        PrefillStage, "run", lambda self, c: sizes.append(sum(len(x.tokens) for x in c)) or run(self, c)
     )
     next(engine.score([request]))
     assert sum(sizes) == 5 + 8 * 99 and max(sizes) <= 512

@@ -349,6 +349,7 @@ def test_an_arm_killed_after_its_last_sample_proves_what_it_runs(tmp_path, write
 def test_a_format_that_is_held_and_never_read_is_a_mismatch(tmp_path, write_experiment, execute_file, monkeypatch):
     """Pages of the right type and size beside which attention reads what came in: only the answers can tell."""
     from evalsvc.engine import attention
+    from evalsvc.engine.kv import pool
 
     came_in: dict[int, Any] = {}
 
@@ -359,8 +360,8 @@ def test_a_format_that_is_held_and_never_read_is_a_mismatch(tmp_path, write_expe
     def read(q, k, v, k_scale, v_scale, *rest):
         return paged(q, came_in[k.data_ptr()], came_in[v.data_ptr()], None, None, *rest)
 
-    kv_write, paged = attention.kv_write, attention.paged_attention
-    monkeypatch.setattr(attention, "kv_write", write)
+    kv_write, paged = pool.kv_write, attention.paged_attention
+    monkeypatch.setattr(pool, "kv_write", write)
     monkeypatch.setattr(attention, "paged_attention", read)
     path = write_two(write_experiment, tmp_path, probe="probe.txt")
     execute_file(path, tmp_path / "runs.sqlite")
