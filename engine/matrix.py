@@ -1,13 +1,17 @@
 """A matrix held in a plan's weights format, and the product that goes with it.
 
-One form of product per format, whatever the batch: that of `products.py` where activations are quantized, else bf16 (or
-fp32) from a decoded copy.
+One form of product per format, whatever the batch. As torch: that of `products.py` where activations are quantized,
+else bf16 (or fp32) from a decoded copy. As Triton: that of `launches.py`, from the packed form itself.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from evalsvc.kernels import dispatch
 from evalsvc.kernels.dispatch import ran
 
 from .blocks import row_blocks
@@ -27,8 +31,7 @@ class PlanMatrix:
 
     Attributes:
         packed: What a device would hold; the truth.
-        weight: What the product reads on this device. Shape: (out, in). The same tensor as `packed` for bf16 and fp32,
-            and as its codes for int8 with quantized activations.
+        launch: The Triton product, which reads the packed form; None where the torch form runs.
     """
 
     def __init__(self, weight: Tensor, fmt: WeightFormat, name: str):
@@ -44,7 +47,27 @@ class PlanMatrix:
         """
         self.fmt = fmt
         self.packed = quantize(weight, fmt, name)
-        self.weight = self._copy(tuple(weight.shape))
+        self.shape: tuple[int, int] = tuple(weight.shape)  # pyright: ignore[reportAttributeAccessIssue]
+        self.launch = _launch(self.packed, fmt)
+        self._read = None if self.launch is not None else self._copy(self.shape)
+
+    @property
+    def weight(self) -> Tensor:
+        """What the torch form reads, made when first asked for where another runs. Shape: (out, in).
+
+        The same tensor as `packed` for bf16 and fp32, and as its codes for int8 with quantized activations.
+        """
+        if self._read is None:
+            self._read = self._copy(self.shape)
+        return self._read
+
+    @weight.setter
+    def weight(self, weight: Tensor) -> None:
+        self._read = weight
+
+    def resident(self) -> list[Tensor]:
+        """The tensors that this process holds: the packed form, and what is decoded of it."""
+        return [*self.packed_tensors(), *([] if self._read is None else [self._read])]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,11 +102,13 @@ class PlanMatrix:
         return self.packed if isinstance(self.packed, Tensor) else self.packed.dequantize()
 
     def reads_what_is_packed(self) -> bool:
-        """Whether the first and the last row that the product reads decode from the packed form."""
+        """Whether the first and the last row of what the torch form reads, where it is held, are the packed form's."""
         packed = self.packed
+        if self._read is None:
+            return True
         for row in (slice(0, 1), slice(-1, None)):
             part = packed[row] if isinstance(packed, Tensor) else packed.rows(row)
-            if not torch.equal(self.weight[row], self._decoded(part)):
+            if not torch.equal(self._read[row], self._decoded(part)):
                 return False
         return True
 
@@ -100,10 +125,25 @@ class PlanMatrix:
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, with a bias added before its last rounding. Shape: (..., in) -> (..., out), dtype of `x`."""
+        if self.launch is not None:
+            ran(f"linear.{self.fmt.kernel}.triton")
+            return self._rounded(self.launch(x.flatten(0, -2).contiguous(), self.packed), x, bias)
         product = self._product()
         if product is None:
             ran(f"linear.{'fp32' if self.weight.dtype == torch.float32 else 'bf16'}.torch")
             return functional.linear(x, self.weight, bias)
         ran(f"linear.{self.fmt.product}.torch")
-        y = product.run(x.flatten(0, -2), self.weight, self.packed).unflatten(0, x.shape[:-1])
+        return self._rounded(product.run(x.flatten(0, -2), self.weight, self.packed), x, bias)
+
+    @staticmethod
+    def _rounded(y: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        y = y.unflatten(0, x.shape[:-1])
         return (y if bias is None else y + bias).to(x.dtype)
+
+
+def _launch(packed: Packed | Tensor, fmt: WeightFormat) -> Callable[[Tensor, Any], Tensor] | None:
+    if isinstance(packed, Tensor) or dispatch.form(packed.tensors()[0].device.type) == "torch":
+        return None
+    from .launches import LAUNCHES
+
+    return LAUNCHES.get(fmt.kernel)

@@ -86,6 +86,14 @@ class WeightFormat:
             return f"{self.kind}{block}_{self.activations}"
         return "fp32" if self.kind == "fp32" else "bf16"
 
+    @property
+    def kernel(self) -> str:
+        """Which product of the packed form there is where kernels run as Triton; empty for what is not packed."""
+        if self.kind in ("fp32", "bf16"):
+            return ""
+        block = f"_block{self.group}" if self.kind == "fp8" and self.group else ""
+        return f"{self.kind}{block}_{self.activations or 'w4a16'}"
+
     def format_bytes(self, out: int, inputs: int) -> int:
         """Bytes of a matrix of shape (out, in) in the packed form, scales included."""
         values = out * inputs

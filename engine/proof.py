@@ -45,7 +45,7 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
     linears = matrices.values()
     as_they_come = [name for name, matrix in matrices.items() if matrix.fmt != stage.plan.weights]
     packed = [t for layer in linears for t in layer.packed_tensors()]
-    elements = sum(layer.weight.numel() for layer in linears)
+    elements = sum(layer.shape[0] * layer.shape[1] for layer in linears)
     pool = stage.pool
     return {
         "weights": {
@@ -54,9 +54,10 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "elements": elements,
             "code_dtypes": dict(Counter(_dtype(layer.packed_tensors()[0]) for layer in linears)),
             "code_bits": 8 * sum(_bytes([layer.packed_tensors()[0]]) for layer in linears) / elements,
+            "linears_as_triton": sum(layer.launch is not None for layer in linears),
             "linears_reading_what_is_packed": sum(layer.reads_what_is_packed() for layer in linears),
             "format_bytes": _bytes(packed),
-            "resident_bytes": _bytes([*packed, *(layer.weight for layer in linears)]),
+            "resident_bytes": _bytes(tensor for layer in linears for tensor in layer.resident()),
             "without_quantized_activations": dict(Counter(name.rpartition(".")[2] for name in as_they_come)),
             "other_bytes": _bytes(stage.weights.shared_tensors()),
             "compute_dtype": dtype_name(stage.weights.dtype),
@@ -130,8 +131,9 @@ def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable
     if others:
         yield f"activations of {', '.join(sorted(others))} are not quantized, the plan says {plan}"
     ran = {name for name in kernels if name.startswith("linear.")}
-    if measured["tokens_computed"] and ran != {f"linear.{plan.product}.torch"}:
-        yield f"products ran as {sorted(ran)}, the plan asks linear.{plan.product}.torch"
+    form = f"{plan.kernel}.triton" if weights["linears_as_triton"] else f"{plan.product}.torch"
+    if measured["tokens_computed"] and ran != {f"linear.{form}"}:
+        yield f"products ran as {sorted(ran)}, the plan asks linear.{form}"
 
 
 def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dict[str, Any]) -> Iterable[str]:
