@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evalsvc.cli.common import DEFAULT_DB, Db, Json
+from evalsvc.cli.common import DEFAULT_DB, AllowCode, Db, Json
 
 
 def import_(
@@ -30,6 +30,14 @@ def import_(
         str | None,
         typer.Option(metavar="HOW", help="Tables: `generation` or `loglikelihood`, where a plan is declared."),
     ] = None,
+    cases: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Raw answers: the case file that they answer and are scored by.")
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="FORM", help="Raw answers: how tool calls are written; `native` is a list."),
+    ] = None,
+    allow_code: AllowCode = False,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
@@ -38,8 +46,10 @@ def import_(
     PATH is lm-eval's samples_TASK_DATE.jsonl (--log_samples), a folder of them (the newest of each task), or a table:
     CSV, or one JSON object a line, with the columns `item` and `correct` (0, 1, true, false, or a score between), and
     if you like `suite`, `family`, `cluster`, `repeat`, `answer`, `error`. Empty, NaN and `error` mean that there is no
-    answer, which never counts as wrong. Nothing is stored unless everything can be; the same import again stores
-    nothing.
+    answer, which never counts as wrong. With --cases it holds raw answers, which are scored here: `item` (a case's id),
+    `answer` and `tool_calls` as an endpoint gave them, `finish_reason`.
+
+    Nothing is stored unless everything can be; the same import again stores nothing.
 
     \b
     Examples:
@@ -47,6 +57,7 @@ def import_(
       evalsvc import gsm8k --baseline base --table is_correct.csv
       evalsvc import kv --baseline a --arm a=a.csv --arm b=b.csv \\
           --plan a="w=bf16" --plan b="kv=bf16 > kv=fp8" --scored-by generation
+      evalsvc import calls --cases bfcl.jsonl --baseline a --arm a=a.jsonl --arm b=b.jsonl
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.import_report import render_recorded
@@ -76,6 +87,9 @@ def import_(
         metric=metric,
         filter=filter_,
         scored_by=scored_by or UNKNOWN,
+        cases=cases,
+        format=format_,
+        allow_code=allow_code,
     )
     recorded = load(sources)
     location = Location.parse(db)

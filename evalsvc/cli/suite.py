@@ -68,7 +68,7 @@ def validate(
 
     if format not in ("all", *FORMATS):
         raise ConfigError(f"--format {format}: not a format; known: all, {', '.join(FORMATS)}")
-    if formats.holds_formats(path):
+    if formats.kind_of(path) != "toolcall":
         found = {"text": formats.validate(path)}
     else:
         found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format])}

@@ -13,11 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 from evalsvc.errors import ConfigError
 from evalsvc.experiment import Name
 from evalsvc.questions import hash_of
-from evalsvc.recorded import lmeval, outcomes
+from evalsvc.recorded import lmeval, outcomes, raw
 from evalsvc.recorded.declared import UNKNOWN, declared_plan
 from evalsvc.recorded.lmeval_rows import is_sample
 from evalsvc.recorded.rows import read_rows
 from evalsvc.store.records import NewArm, NewSample
+from evalsvc.suites.load import case_suite
 
 _FIELDS = ("item_hash", "request_hash", "settings_hash")
 
@@ -36,6 +37,10 @@ class Sources:
         metric: See `lmeval.read_arms`.
         filter: See `lmeval.read_arms`.
         scored_by: How the answers of tables came about.
+        cases: The cases that raw answers are scored by; None for answers that come with their correctness.
+        format: How tool calls are written in raw answers; None for an endpoint's own list where a table has one, else
+            as `auto`.
+        allow_code: Whether commands of cases may run.
     """
 
     name: str
@@ -47,6 +52,9 @@ class Sources:
     metric: str | None = None
     filter: str | None = None
     scored_by: str = UNKNOWN
+    cases: Path | None = None
+    format: str | None = None
+    allow_code: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +106,8 @@ def _check(sources: Sources) -> None:
         raise ConfigError("give either --arm NAME=PATH for each arm, or --table FILE with a column for each")
     if sources.arms and sources.baseline not in sources.arms:
         raise ConfigError(f"--baseline {sources.baseline} is no arm; arms: {', '.join(sources.arms)}")
-    for path in (p for paths in (*sources.arms.values(), sources.again) for p in paths):
+    cases = [] if sources.cases is None else [sources.cases]
+    for path in (p for paths in (*sources.arms.values(), sources.again, cases) for p in paths):
         if not path.exists():
             raise ConfigError(f"{path}: no such file or folder")
 
@@ -113,6 +122,10 @@ def _check_name(what: str, name: str) -> None:
 
 def _read(sources: Sources) -> tuple[dict[str, list[NewSample]], list[str]]:
     """Samples by arm, the baseline first and the second run of it, where there is one, under an empty name."""
+    if sources.cases is not None:
+        return _read_raw(sources, sources.cases)
+    if sources.format is not None or sources.allow_code:
+        raise ConfigError("--format and --allow-code belong to raw answers, which --cases scores")
     if sources.table is not None:
         found = outcomes.read_table(sources.table, sources.name, sources.scored_by)
         for arm in found:
@@ -139,6 +152,20 @@ def _read(sources: Sources) -> tuple[dict[str, list[NewSample]], list[str]]:
         found = {arm: outcomes.read_arm(mine, sources.name, sources.scored_by) for arm, mine in paths.items()}
         notes = _refuse_lmeval_options(sources)
     return {sources.baseline: found.pop(sources.baseline), **found}, notes
+
+
+def _read_raw(sources: Sources, cases: Path) -> tuple[dict[str, list[NewSample]], list[str]]:
+    if sources.table is not None:
+        raise ConfigError("--cases scores answers, and --table holds none; give --arm NAME=PATH for each arm")
+    if sources.scored_by != UNKNOWN:
+        raise ConfigError("--scored-by belongs to tables of correctness; raw answers are generated")
+    _refuse_lmeval_options(sources)
+    paths = {sources.baseline: sources.arms[sources.baseline], **sources.arms}
+    paths |= {"": sources.again} if sources.again else {}
+    form = sources.format or ("native" if raw.lists_calls([p for mine in paths.values() for p in mine]) else "auto")
+    suite = case_suite(sources.name, cases, form=form, allow_code=sources.allow_code)
+    found = {arm: raw.read_answers(mine, suite) for arm, mine in paths.items()}
+    return found, list(raw.unanswered(found))
 
 
 def _refuse_lmeval_options(sources: Sources) -> list[str]:

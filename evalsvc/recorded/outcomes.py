@@ -45,20 +45,20 @@ def read_arm(paths: Sequence[Path], suite: str, scored_by: str) -> list[NewSampl
     Raises:
         ConfigError: A column, a cell or a file that cannot be used, or an item twice; names file and line.
     """
-    return _once(
+    return once(
         (line, _sample(line, row, row.get("correct"), suite, scored_by))
         for path in paths
-        for line, row in _checked(path, _check_arm_columns, _absent_in_arm)
+        for line, row in checked(path, _check_arm_columns, _absent_in_arm)
     )
 
 
 def read_table(path: Path, suite: str, scored_by: str) -> dict[str, list[NewSample]]:
     """The samples of several arms, in the order of their columns; arguments and errors as `read_arm`."""
     found: dict[str, list[tuple[Line, NewSample]]] = {}
-    for line, row in _checked(path, _check_table_columns, lambda row: ()):
+    for line, row in checked(path, _check_table_columns, lambda row: ()):
         for arm in (name for name in row if name not in _ABOUT_ITEM):
             found.setdefault(arm, []).append((line, _sample(line, row, row[arm], suite, scored_by)))
-    return {arm: _once(samples) for arm, samples in found.items()}
+    return {arm: once(samples) for arm, samples in found.items()}
 
 
 def value_of(cell: Any) -> float | None:
@@ -81,10 +81,14 @@ def value_of(cell: Any) -> float | None:
     return value
 
 
-def _checked(
+def checked(
     path: Path, check: Callable[[Line, Sequence[str]], None], may_lack: Callable[[Mapping[str, Any]], Sequence[str]]
 ) -> Iterator[tuple[Line, Mapping[str, Any]]]:
-    """A table's rows, all with the columns of the first, but for those that a row may lack."""
+    """A table's rows, all with the columns of the first, but for those that a row may lack.
+
+    Raises:
+        ConfigError: Naming file and line.
+    """
     columns: set[str] | None = None
     for number, row in read_rows(path):
         line = Line(path, number)
@@ -111,6 +115,8 @@ def _check_arm_columns(line: Line, columns: Sequence[str]) -> None:
     if missing:
         near = get_close_matches(missing[0], unknown, n=1)
         hint = f"; is it '{near[0]}'?" if near else ""
+        raw = {"tool_calls", "finish_reason"} & set(columns) and missing == ["correct"]
+        hint = hint or ("; raw answers are scored by the cases that they answer: --cases FILE" if raw else "")
         hint = hint or ("; for a column an arm use --table" if missing == ["correct"] and unknown else "")
         there = ", ".join(name for name in columns if name not in ("answer", "error"))
         raise ConfigError(f"{line.path}: has no column '{missing[0]}', only {there}{hint}")
@@ -131,7 +137,8 @@ def _check_table_columns(line: Line, columns: Sequence[str]) -> None:
         raise ConfigError(f"{line.path}: has no column of an arm, only {', '.join(columns)}")
 
 
-def _once(samples: Iterable[tuple[Line, NewSample]]) -> list[NewSample]:
+def once(samples: Iterable[tuple[Line, NewSample]]) -> list[NewSample]:
+    """The samples; raises ConfigError where an item stands twice."""
     seen: dict[tuple[str, str, int], Line] = {}
     kept = []
     for line, sample in samples:
@@ -152,14 +159,14 @@ def _sample(line: Line, row: Mapping[str, Any], cell: Any, suite: str, scored_by
         value = value_of(cell)
     except ValueError as error:
         raise ConfigError(f"{line}: {str(cell)[:60]!r} {error}") from None
-    item_id = _text(line, row, "item")
+    item_id = text_of(line, row, "item")
     if not item_id:
         raise ConfigError(f"{line}: the item has no name")
-    suite = _text(line, row, "suite") or suite
-    message = _text(line, row, "error")
-    answer = _text(line, row, "answer") if row.get("answer") is not None else None
-    about = {"suite": suite, "item_id": item_id, "family": _text(line, row, "family") or suite}
-    about |= {"cluster": _text(line, row, "cluster"), "metric": METRIC, "filter": FILTER, "chance": 0.0}
+    suite = text_of(line, row, "suite") or suite
+    message = text_of(line, row, "error")
+    answer = text_of(line, row, "answer") if row.get("answer") is not None else None
+    about = {"suite": suite, "item_id": item_id, "family": text_of(line, row, "family") or suite}
+    about |= {"cluster": text_of(line, row, "cluster"), "metric": METRIC, "filter": FILTER, "chance": 0.0}
     scored = value is not None and not message
     return NewSample(
         **about,
@@ -168,7 +175,7 @@ def _sample(line: Line, row: Mapping[str, Any], cell: Any, suite: str, scored_by
         request_hash=hash_of(["recorded", suite, item_id]),
         settings_hash=_SETTINGS,
         rendered_hash=None,
-        repeat=_repeat(line, row),
+        repeat=repeat_of(line, row),
         status="scored" if scored else "error",
         error_class=None if scored else "recorded",
         error_message=None if scored else message or "the table holds no value",
@@ -179,7 +186,8 @@ def _sample(line: Line, row: Mapping[str, Any], cell: Any, suite: str, scored_by
     )
 
 
-def _text(line: Line, row: Mapping[str, Any], column: str) -> str:
+def text_of(line: Line, row: Mapping[str, Any], column: str) -> str:
+    """A cell as text; raises ConfigError for one that is neither text nor a whole number."""
     value = row.get(column)
     if value is None:
         return ""
@@ -188,8 +196,9 @@ def _text(line: Line, row: Mapping[str, Any], column: str) -> str:
     return str(value) if column == "answer" else str(value).strip()
 
 
-def _repeat(line: Line, row: Mapping[str, Any]) -> int:
-    text = _text(line, row, "repeat")
+def repeat_of(line: Line, row: Mapping[str, Any]) -> int:
+    """Which repeat a row is, from 0; raises ConfigError for another text."""
+    text = text_of(line, row, "repeat")
     if text and not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ConfigError(f"{line}: repeat '{text[:60]}' is no whole number from 0 on")
     return int(text or 0)

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from evalsvc.errors import ConfigError
 from evalsvc.suites.base import Suite
 from evalsvc.suites.formats import FormatSuite
+from evalsvc.suites.formats.validate import kind_of
 from evalsvc.suites.lmeval import LmEvalSuite
 from evalsvc.suites.own import PromptSuite
 from evalsvc.suites.spec import SuiteSpec
@@ -47,3 +49,23 @@ def load_suite(spec: SuiteSpec, base_dir: Path, template: str | None = None, *, 
     if spec.kind == "prompts":
         return PromptSuite(spec.name, path, spec.limit, spec.levels, allow_code=allow_code)
     return FormatSuite(spec.name, path, spec.limit, levels=spec.levels, allow_code=allow_code)
+
+
+def case_suite(name: str, path: Path, *, form: str = "auto", allow_code: bool = False) -> Suite:
+    """The suite of a case file alone, of the kind that its first case shows.
+
+    Args:
+        name: The suite's name.
+        path: The case file.
+        form: Of tool calls, how they are written.
+        allow_code: Whether commands of cases may run.
+
+    Raises:
+        ConfigError: The file is wrong, or has no tool calls and a form is named.
+    """
+    kind = kind_of(path)
+    named = form if kind == "toolcall" else "auto"
+    if form not in ("auto", "native", named):
+        raise ConfigError(f"{path}: format {form!r} says how tool calls are written, and its cases have none")
+    spec = SuiteSpec(name=name, kind=kind, cases=path.name, format=named)
+    return load_suite(spec, path.parent, allow_code=allow_code)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 from evalsvc.suites.findings import Found
 from evalsvc.suites.formats.base import Constraint, Counted
@@ -22,21 +23,22 @@ class _AnyRow(Row):
     model_config = Row.model_config | {"extra": "allow"}
 
 
-def holds_formats(path: Path) -> bool:
-    """Whether a case file's first case is a format case, or a prompt of one's own, and no tool-call case.
+def kind_of(path: Path) -> Literal["toolcall", "formats", "prompts"]:
+    """What kind of suite a case file is, by its first case: tools, something to verify, or neither.
 
     Raises:
         ConfigError: It is no case file.
     """
     _, first = read_rows(path, _AnyRow)[0]
-    return not {"tools", "expect"} & set(first.model_extra or ())
+    keys = set(first.model_extra or ())
+    if {"tools", "expect"} & keys:
+        return "toolcall"
+    return "formats" if {"check", "constraints"} & keys else "prompts"
 
 
 def _suite(path: Path) -> FormatSuite:
     """Format cases, or prompts of one's own where the first case has nothing to verify. No command of theirs is run."""
-    _, first = read_rows(path, _AnyRow)[0]
-    own = not {"check", "constraints"} & set(first.model_extra or ())
-    return (PromptSuite if own else FormatSuite)(path.stem, path, allow_code=True)
+    return (PromptSuite if kind_of(path) == "prompts" else FormatSuite)(path.stem, path, allow_code=True)
 
 
 def validate(path: Path) -> Found:

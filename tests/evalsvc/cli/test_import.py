@@ -266,3 +266,40 @@ def test_it_needs_nothing_but_the_core(asked, db):
         [sys.executable, "-c", code + lighter, "import", "--help"], capture_output=True, text=True, check=True, env=env
     )
     assert done.stdout.splitlines()[-1] == "[]" and "Examples:" in done.stdout
+
+
+def test_raw_answers_of_two_endpoints_become_a_verdict_and_are_scored_again(
+    evalsvc, evalsvc_json, tmp_path, db, declared, monkeypatch
+):
+    """An endpoint's own lists of calls: one arm loses a call in five."""
+    tool = {"name": "set_timer", "arguments": {"minutes": "integer"}}
+    rows, answers = [], {"a": [], "b": []}
+    for n in range(200):
+        expect = {"calls": [{"name": "set_timer", "arguments": {"minutes": n}}]}
+        asked = {"messages": [{"role": "user", "content": f"{n} minutes."}], "tools": [tool]}
+        rows.append({"id": f"i{n}", **asked, "expect": expect})
+        call = [{"function": {"name": "set_timer", "arguments": json.dumps({"minutes": n})}}]
+        said = {"item": f"i{n}", "tool_calls": call, "finish_reason": "tool_calls"}
+        answers["a"].append(said)
+        answers["b"].append(said if n % 5 else {"item": f"i{n}", "answer": "Well.", "finish_reason": "stop"})
+    for name, made in (("cases", rows), *answers.items()):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    arms = [word for arm in "ab" for word in ("--arm", f"{arm}={tmp_path / arm}.jsonl")]
+    code, document = evalsvc_json(
+        *["import", "calls", "--cases", tmp_path / "cases.jsonl", "--baseline", "a", *arms, "--db", db]
+    )
+    assert (code, [arm["errors"] for arm in document["arms"]], document["notes"]) == (0, [0, 0], [])
+    gated = ["gate", "--policy", declared, "--baseline", "1:a", "--candidate", "1:b", "--db", db]
+    code, decided = evalsvc_json(*gated)
+    assert (code, [d["verdict"] for d in decided["decisions"]]) == (1, ["REGRESSED"])
+    _, out, _ = evalsvc("show", "1:b", "--db", db)
+    assert "tool calls" in out or "triggered" in out
+    from evalsvc.suites.toolcall import ToolCallSuite
+
+    monkeypatch.setattr(ToolCallSuite, "scoring_version", "toolcall-next")
+    suite = {"name": "calls", "kind": "toolcall", "cases": "cases.jsonl", "format": "native"}
+    experiment = {"name": "calls", "model": "none", "baseline": "a", "arms": {n: {"plan": f"w={n}"} for n in ()}}
+    experiment |= {"arms": {"a": {"plan": "w=bf16"}, "b": {"plan": "w=fp8"}}, "suites": [suite]}
+    (tmp_path / "experiment.yaml").write_text(json.dumps(experiment))
+    code, again = evalsvc_json("rescore", tmp_path / "experiment.yaml", "--db", db)
+    assert code == 0 and [(s["added"], s["changed"], s["left"]) for s in again["suites"]] == [(200, 0, {})] * 2

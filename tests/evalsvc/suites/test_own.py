@@ -7,7 +7,7 @@ import pytest
 from evalsvc.engine.requests import GenerateResult
 from evalsvc.errors import ConfigError
 from evalsvc.suites.formats import FormatSuite
-from evalsvc.suites.formats.validate import holds_formats, validate
+from evalsvc.suites.formats.validate import kind_of, validate
 from evalsvc.suites.own import PromptSuite
 
 CHECKED = {"id": "c", "prompt": "JSON:", "check": {"json_keys": {"a": "integer"}}}
@@ -76,6 +76,6 @@ def test_mistakes_are_named_with_their_line(suite, case, words):
 def test_a_file_of_own_prompts_is_validated(suite, tmp_path):
     suite({"id": "a", "prompt": "Why?"}, CHECKED, {"id": "b", "prompt": "Why?"})
     path = tmp_path / "p.jsonl"
-    assert holds_formats(path)
+    assert kind_of(path) == "prompts"
     found = validate(path)
     assert (found.cases, found.problems) == (3, ["a: asks the same as b"]) and found.unproven >= 2

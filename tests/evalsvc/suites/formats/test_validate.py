@@ -6,7 +6,7 @@ import pytest
 
 from evalsvc.cli.main import main
 from evalsvc.suites.formats import FormatCase
-from evalsvc.suites.formats.validate import gold, holds_formats, validate
+from evalsvc.suites.formats.validate import gold, kind_of, validate
 
 GOOD = {"id": "a", "prompt": "p", "constraints": [{"kind": "words", "max": 3}], "example": "one two"}
 
@@ -65,8 +65,8 @@ def test_a_right_answer_is_the_example_or_what_the_check_equals():
 
 
 def test_the_command_tells_the_kinds_of_files_apart(tmp_path, data, capsys):
-    assert holds_formats(data / "suites" / "formats.jsonl")
-    assert not holds_formats(data / "suites" / "tools.jsonl")
+    assert kind_of(data / "suites" / "formats.jsonl") == "formats"
+    assert kind_of(data / "suites" / "tools.jsonl") == "toolcall"
     with pytest.raises(SystemExit) as left:
         main(["suite", "validate", str(write(tmp_path, GOOD))])
     assert left.value.code == 0
