@@ -111,7 +111,7 @@ def check_kv(checkpoint: Checkpoint, plan: PrecisionPlan) -> None:
     Raises:
         CapabilityError: Such a format, by name.
     """
-    config = checkpoint.config.get("text_config") or checkpoint.config
+    config = checkpoint.config
     latent = config.get("model_type") in LATENT_MODEL_TYPES
     for stage in (plan.prefill, plan.decode):
         if latent:

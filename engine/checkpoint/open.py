@@ -7,6 +7,7 @@ from evalsvc.errors import EngineError
 from .base import Checkpoint
 from .directory import ModelDirectory
 from .hub import fetch, is_hub_id
+from .language import language_part
 
 
 def open_checkpoint(model: str | Path) -> Checkpoint:
@@ -22,7 +23,7 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
     """
     path = Path(model).expanduser()
     if path.is_dir():
-        return ModelDirectory(path)
+        return language_part(ModelDirectory(path))
     if path.suffix.lower() == ".gguf":
         from .gguf import GgufFile
 
@@ -30,7 +31,7 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
     if path.exists():
         raise EngineError(f"model {path}: is neither a directory nor a .gguf file")
     if isinstance(model, str) and is_hub_id(model):
-        return ModelDirectory(fetch(model))
+        return language_part(ModelDirectory(fetch(model)))
     raise EngineError(
         f"model {path}: no such directory; give one with config.json and *.safetensors, a .gguf file or a hub id"
     )

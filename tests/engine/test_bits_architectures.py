@@ -6,7 +6,11 @@ from evalsvc.engine.engine import Engine
 from evalsvc.engine.requests import GenerateRequest, RequestFailure
 
 ARCHITECTURES = ["mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "qwen2_moe"]
+LATENT = ["deepseek_v3", "glm_moe_dsa"]
 PLANS = ["w=bf16,kv=bf16", "w=bf16,kv=bf16 > w=int4:g32:sym,kv=fp8"]
+LATENT_PLANS = ["w=bf16,kv=bf16", "w=fp8,kv=bf16 > w=bf16,kv=fp8:latent128"]
+CASES = [(name, plan) for name in ARCHITECTURES for plan in PLANS]
+CASES += [(name, plan) for name in LATENT for plan in LATENT_PLANS]
 LENGTHS = [1, 14, 30, 46, 62, 130]  # tokens; the first five fill 11 pages, and 15 when they have written 12
 WRITTEN = 12
 
@@ -31,7 +35,7 @@ def answers(engine: Engine, requests) -> dict[str, tuple]:
     return found
 
 
-@pytest.fixture(scope="module", params=[(name, plan) for name in ARCHITECTURES for plan in PLANS], ids=str)
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def alone(request, serve, asked):
     """An engine's arguments, and its answers when every request is asked alone and nothing is cached."""
     engine = serve(*request.param, kv_tokens=1024, max_batch=1)
