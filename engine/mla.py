@@ -140,6 +140,20 @@ class LatentAttention(nn.Module):
         return select_keys(q, weights, keys, scale, step.tiles, self.indexer.softmax_scale, self.indexer.index_topk)
 
 
+def check_latent_config(config: Any) -> None:
+    """Refuses what such a configuration can ask and transformers' definition leaves out without a word.
+
+    Raises:
+        CapabilityError: Experts chosen in another way than the definition's.
+    """
+    if config.model_type not in LATENT_MODEL_TYPES:
+        return
+    for field, served in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
+        asked = getattr(config, field, served)
+        if asked != served:
+            raise CapabilityError(f"experts chosen by {field}: {asked}; served: {served}")
+
+
 def keep_latents(model: PreTrainedModel) -> None:
     """Puts `LatentAttention` in the place of every attention of a model type that is served with latents."""
     if model.config.model_type not in LATENT_MODEL_TYPES:

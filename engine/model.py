@@ -19,11 +19,12 @@ from evalsvc.errors import CapabilityError, EngineError
 
 from .attention import ATTENTION_NAME
 from .checkpoint.base import Checkpoint
+from .checkpoint.language import LANGUAGE_TYPES
 from .experts import check_experts, is_experts, is_router
 from .kv.latent_pool import check_latent_format
 from .kv.pool import check_heads_format
 from .layout import layout_of
-from .mla import LATENT_MODEL_TYPES, keep_latents
+from .mla import LATENT_MODEL_TYPES, check_latent_config, keep_latents
 from .precision import LATENT_TILE, PrecisionPlan
 from .rope import check_rope, context_length, hold_still
 
@@ -123,7 +124,7 @@ def check_kv(checkpoint: Checkpoint, plan: PrecisionPlan) -> None:
 def _check_tested(checkpoint: Checkpoint) -> None:
     model_type = checkpoint.config.get("model_type")
     if model_type not in SERVED_MODEL_TYPES:
-        names = ", ".join(SERVED_MODEL_TYPES)
+        names = ", ".join(sorted((*SERVED_MODEL_TYPES, *LANGUAGE_TYPES)))
         raise CapabilityError(f"model {checkpoint.path}: architecture {model_type!r} is not served; served: {names}")
 
 
@@ -182,6 +183,7 @@ def check_config(config: Any) -> None:
     if not getattr(text, "is_causal", True):
         raise CapabilityError("attention that is not causal (is_causal: false)")
     check_rope(text)
+    check_latent_config(text)
 
 
 def check_structure(model: PreTrainedModel) -> None:

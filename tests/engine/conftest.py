@@ -65,10 +65,10 @@ LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
     "head_dim": 16,  # the rope key's
     "kv_lora_rank": 256,
-    "q_lora_rank": 48,
+    "q_lora_rank": 64,
     "qk_nope_head_dim": 24,
     "qk_rope_head_dim": 16,
-    "v_head_dim": 20,
+    "v_head_dim": 32,
 }
 LATENT_EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 64,
