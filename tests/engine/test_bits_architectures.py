@@ -22,7 +22,8 @@ def asked(ids):
     prompts = [ids(length, seed=length) for length in LENGTHS]
     prompts += [prompts[-1][:cut] + ids(3, seed=cut) for cut in (16, 50)]
     return [
-        GenerateRequest(prompt=prompt, max_tokens=WRITTEN, logprobs=1, id=str(n)) for n, prompt in enumerate(prompts)
+        GenerateRequest(prompt=prompt, max_tokens=WRITTEN, logprobs=1, ignore_eos=True, id=str(n))
+        for n, prompt in enumerate(prompts)
     ]
 
 
