@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.errors import ConfigError
 from evalsvc.kernels import dispatch
 
 from . import calibration as calibrating
@@ -21,6 +21,7 @@ from .arm import Arm, ArmSpec
 from .batch import Chunk
 from .checkpoint.base import Checkpoint
 from .checkpoint.open import open_checkpoint
+from .devices import on, resolve
 from .generation import generate_jobs
 from .jobs import Ticket, whole
 from .kv.pages import PoolFull
@@ -87,6 +88,7 @@ class Engine:
         poison: bool = False,
         max_length: int | None = None,
         integrity: str = "tags",
+        device: str = "auto",
     ):
         """Nothing heavy is loaded yet.
 
@@ -103,6 +105,7 @@ class Engine:
                 computed with those of this length.
             integrity: What attention checks of the pages that it reads, one of `kv.tags.MODES`. It changes no answer; a
                 request that meets a page which lies ends with finish reason `integrity`.
+            device: Where it computes, as in `devices.resolve`.
         """
         check_mode(integrity)
         sizes = {"kv_tokens": kv_tokens, "max_batch": max_batch, "chunk": chunk}
@@ -114,7 +117,8 @@ class Engine:
         for spec in arms.values():
             spec.check()
             check_kv(checkpoint, spec.plan)
-        dispatch.form("cpu")  # what was forced and cannot run is refused before anything is loaded
+        self.device = resolve(device)
+        dispatch.form(self.device.type)  # what was forced and cannot run is refused before anything is loaded
         self.checkpoint, self.specs = checkpoint, dict(arms)
         self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
         self._asked_length, self.integrity = max_length, integrity
@@ -128,7 +132,7 @@ class Engine:
         self._magnitudes: dict[tuple, Tensor] = {}
         self._scales: dict[str, dict[str, Scales]] = {}
         vocabulary = int(checkpoint.config.get("vocab_size") or 2**15)
-        self._loop = Loop(max_batch, chunk, max(1, LOGIT_ELEMENTS // vocabulary))
+        self._loop = Loop(max_batch, chunk, max(1, LOGIT_ELEMENTS // vocabulary), self.device)
 
     @classmethod
     def load(
@@ -145,16 +149,15 @@ class Engine:
             model: A directory with config.json, safetensors and a tokenizer; a `.gguf` file; or a hub id.
             plan: One plan, served as the arm `default`; or
             plans: Arms by name.
-            device: `auto` or `cpu`.
+            device: As in `devices.resolve`.
             options: As in the constructor.
 
         Raises:
             ConfigError: Neither or both of `plan` and `plans`, or a plan that cannot be read.
-            CapabilityError: A device or format that is not served.
+            CapabilityError: A device that is not here, or a format that is not served.
             EngineError: Model files that cannot be used.
         """
-        if device not in ("auto", "cpu"):
-            raise CapabilityError(f"device {device!r} is not served yet; use auto or cpu")
+        resolve(device)
         if (plan is None) == (plans is None):
             raise ConfigError("give either `plan` or `plans`")
         named = {"default": plan} if plan is not None else dict(plans or {})
@@ -164,7 +167,7 @@ class Engine:
                 specs[name] = value
             else:
                 specs[name] = ArmSpec(parse_plan(value) if isinstance(value, str) else value)  # pyright: ignore[reportArgumentType]
-        return cls(open_checkpoint(model), specs, **options)
+        return cls(open_checkpoint(model), specs, device=device, **options)
 
     # -- arms ----------------------------------------------------------------------------------------------------------
 
@@ -270,7 +273,8 @@ class Engine:
             held = None if path is None else calibrating.load_amax(path)
             if held is None:
                 ids = [self.text.encode(prompt) for prompt in prompts]
-                held = calibrating.calibrate(self._weight_set(weights), ids)
+                with on(self.device):
+                    held = calibrating.calibrate(self._weight_set(weights), ids).cpu()
                 if path is not None:
                     calibrating.save_amax(path, held)
             self._magnitudes[key] = held
@@ -279,7 +283,8 @@ class Engine:
     def _weight_set(self, fmt: WeightFormat) -> WeightSet:
         held = self._weights.get(fmt)
         if held is None:
-            held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared, self.max_length)
+            with on(self.device):
+                held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared, self.max_length)
         return held
 
     def _stage(self, kind: type[StageT], spec: ArmSpec, scales: Scales | None) -> StageT:
@@ -290,7 +295,8 @@ class Engine:
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
             options = scales, factor, self.poison, str(key), self.integrity
-            held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options)
+            with on(self.device):
+                held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options)
         assert isinstance(held, kind)
         return held
 

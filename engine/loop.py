@@ -10,11 +10,13 @@ from threading import RLock
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from evalsvc.errors import EngineError
 
 from .batch import Chunk
+from .devices import on
 from .generation import GenerateJob, take_tokens
 from .jobs import Job
 from .kv.handoff import HandoffFault, handoff
@@ -34,8 +36,9 @@ class Loop:
         lock: Held while anything of the engine's stages or of this loop changes.
     """
 
-    def __init__(self, max_batch: int, chunk: int, logit_rows: int):
-        """Args as in `Scheduler`."""
+    def __init__(self, max_batch: int, chunk: int, logit_rows: int, device: torch.device):
+        """Args as in `Scheduler`; `device` is where the stages are."""
+        self._device = device
         self.scheduler = Scheduler(max_batch, chunk, logit_rows)
         self.lock = RLock()
         self._jobs: dict[Job, None] = {}
@@ -87,7 +90,8 @@ class Loop:
         with self.lock:
             self._running = True
             try:
-                self._round()
+                with on(self._device):
+                    self._round()
             except BaseException as error:
                 what = f"the engine's step ended in {type(error).__name__}: {error}".rstrip(": ")
                 self._fail(list(self._jobs), "engine", f"{what}; ask again", "error")

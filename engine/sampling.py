@@ -159,7 +159,7 @@ def gumbel(seed: int, sample: int, step: int, ids: np.ndarray) -> np.ndarray:
 def _penalized(row: Tensor, penalty: float, seen: Sequence[int]) -> Tensor:
     if penalty == 1:
         return row
-    ids = torch.tensor([i for i in set(seen) if i < len(row)], dtype=torch.long)
+    ids = torch.tensor([i for i in set(seen) if i < len(row)], dtype=torch.long, device=row.device)
     scores = row[ids]
     return row.index_put((ids,), torch.where(scores < 0, scores * penalty, scores / penalty))
 

@@ -17,6 +17,7 @@ from evalsvc.kernels.dispatch import counting
 
 from .attention import Step, stepping
 from .batch import Chunk, Reading, never_one_row, pack
+from .devices import finish, on
 from .kv.guard import Check
 from .kv.latent_pool import LatentPool
 from .kv.pages import PAGE
@@ -87,6 +88,7 @@ class Stage:
         cache: Full pages that can be used again.
         work: What it computed, for all arms that share it.
         absorbs: Whether latent attention takes its absorbed form.
+        device: Where its pages are.
     """
 
     name = ""
@@ -107,6 +109,7 @@ class Stage:
         """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
         self.weights, self.plan, self.key = weights, plan, key
         self.pool = pool_for(weights.layout, plan.kv, kv_tokens, scales, k_read_factor, poison, integrity)
+        self.device = self.pool.stored()[0].device
         self.cache = PrefixCache(self.pool)
         self.work = Work()
 
@@ -117,7 +120,8 @@ class Stage:
             IntegrityError: A slot that was read is not sound.
             PoolFull: As `run`.
         """
-        logits, faults = self.run(chunks)
+        with on(self.device):
+            logits, faults = self.run(chunks)
         if faults:
             raise IntegrityError(str(next(iter(faults.values()))))
         return logits
@@ -159,6 +163,7 @@ class Stage:
                 self.weights.model.base_model(**inputs)
                 logits = torch.empty(0, self.weights.model.config.vocab_size)
         faults = self._faults(check, reading)
+        finish(self.device)
         self.work.seconds += perf_counter() - started
         return logits, faults
 
@@ -212,7 +217,7 @@ class PrefillStage(Stage):
             PoolFull: No room; nothing is held.
         """
         sequences: list[Sequence] = []
-        rows = [torch.empty(0, self.weights.model.config.vocab_size)]
+        rows = [torch.empty(0, self.weights.model.config.vocab_size, device=self.device)]
         try:
             for ids in prompts:
                 sequences.append(Sequence())

@@ -63,7 +63,7 @@ def block_product(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> Ten
     whole = inputs // BLOCK
     split = whole * BLOCK
     scale = expand(w_scale, out, 0).T.contiguous()  # (blocks of K, out)
-    y = torch.zeros(len(x), out)
+    y = torch.zeros(len(x), out, device=x.device)
     if whole:
         groups = x[:, :split].unflatten(1, (whole, BLOCK)).transpose(0, 1)
         sums = torch.bmm(groups, w[:split].view(whole, BLOCK, out))

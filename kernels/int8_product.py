@@ -26,7 +26,7 @@ def int8_product(x: Tensor, w: Tensor) -> Tensor:
     """
     if x.shape[1] >= 2**17:
         raise ValueError(f"int8 products of {x.shape[1]} numbers may not fit int32")
-    return torch.ops.aten._int_mm(x, w.t()) if _library_is_exact() else _in_fp32(x, w)
+    return torch.ops.aten._int_mm(x, w.t()) if x.device.type == "cpu" and _library_is_exact() else _in_fp32(x, w)
 
 
 @cache
@@ -41,7 +41,7 @@ def _library_is_exact() -> bool:
 def _in_fp32(x: Tensor, w: Tensor) -> Tensor:
     """As `int8_product`, in sums short enough for fp32 to be exact."""
     parts = zip(x.split(_EXACT_IN_FP32, dim=1), w.split(_EXACT_IN_FP32, dim=1), strict=True)
-    y = torch.zeros(len(x), len(w), dtype=torch.int32)
+    y = torch.zeros(len(x), len(w), dtype=torch.int32, device=x.device)
     for mine, theirs in parts:
         y += (mine.float() @ theirs.float().T).int()
     return y

@@ -37,9 +37,10 @@ class Guard:
         slot = torch.zeros(1, dtype=torch.long)
         held = [[*self._pool.shared_scales(i), *self._pool.rows(i, slot)] for i in range(self.layers)]
         words = HEADER + max(sum(words_of(part.reshape(1, -1)) for part in parts) for parts in held)
-        generator = torch.Generator()
+        generator = torch.Generator("cpu")
         generator.seed()
-        return torch.randint(-(2**63), 2**63 - 1, (words,), generator=generator, dtype=torch.long)
+        drawn = torch.randint(-(2**63), 2**63 - 1, (words,), generator=generator, dtype=torch.long, device="cpu")
+        return drawn.to(slot.device)
 
     def hash_rows(self, layer: int, rows: list[Tensor], stamps: Tensor) -> Tensor:
         """Hashes of whole tokens that are, or are to be, in slots of a layer. Shape: (tokens,), int32.

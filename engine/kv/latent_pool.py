@@ -101,7 +101,7 @@ class LatentPool(GuardedPages):
             return torch.ones(layers)
         if scales.k.shape != (layers,) or not torch.equal(scales.k, scales.v):
             raise EngineError(f"kv={self.fmt}: a latent has one scale a layer, as key and as value")
-        return scales.k.clone()
+        return scales.k.clone().to(self.latent.device)
 
     def poison(self) -> None:
         """Fills everything with NaN, so that reading what nobody wrote is seen."""

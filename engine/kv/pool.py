@@ -113,7 +113,7 @@ class KVPool(GuardedPages):
         wanted = (shape[0],) if self.fmt.per == "tensor" else (shape[0], shape[2])
         if given.shape != wanted:
             raise EngineError(f"kv={self.fmt}: {part} has scales of shape {tuple(given.shape)}, not {wanted}")
-        return given.clone()
+        return given.clone().to(self.k.device)
 
     def poison(self) -> None:
         """Fills everything with NaN, so that reading what nobody wrote is seen."""

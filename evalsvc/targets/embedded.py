@@ -11,6 +11,7 @@ from torch import Tensor
 
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.checkpoint.open import open_checkpoint
+from evalsvc.engine.devices import described
 from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
 from evalsvc.errors import EngineError
@@ -69,8 +70,8 @@ class EmbeddedTarget:
         details = {
             "tokenizer": hashes["tokenizer"],
             "engine": source_version(),
-            "device": f"cpu:{torch.backends.cpu.get_cpu_capability()}",
-            "kernels": dispatch.described("cpu"),
+            "device": described(self.engine.device),
+            "kernels": dispatch.described(self.engine.device.type),
             "threads": self.threads,
             "max_length": self.engine.max_length,  # rope's frequencies can hang on it
             "calibration": None if spec.calibration is None else _sha256(spec.calibration.read_bytes()),

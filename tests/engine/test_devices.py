@@ -1,0 +1,76 @@
+"""Where an engine computes; that nothing is made elsewhere on the way is tested with a device that is pretended."""
+
+import pytest
+import torch
+
+from evalsvc.engine import devices, engine, loop, stage
+from evalsvc.engine.requests import GenerateRequest, RequestFailure, ScoreRequest
+from evalsvc.errors import CapabilityError, ConfigError
+
+from .pretended import Pretended
+
+
+def test_words_that_name_a_device():
+    assert devices.resolve("auto") == devices.resolve("cpu") == torch.device("cpu")
+    assert devices.described(torch.device("cpu")).startswith("cpu:")
+    for word in ("gpu", "cuda:", "cuda:x", "mps", "", "CUDA"):
+        with pytest.raises(ConfigError, match="it must be auto, cpu, cuda, or cuda:N"):
+            devices.resolve(word)
+
+
+def test_a_gpu_that_is_not_there_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CapabilityError, match=r"device 'cuda' is not here: torch .* sees no GPU; use cpu"):
+        devices.resolve("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices.resolve("cuda:1") == torch.device("cuda:1") and devices.resolve("cuda") == torch.device("cuda:0")
+    with pytest.raises(CapabilityError, match="torch sees 2 GPUs"):
+        devices.resolve("cuda:2")
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    made = Pretended()
+    for module in (engine, loop, stage):
+        monkeypatch.setattr(module, "on", made.on)
+    return made
+
+
+ASK = [
+    GenerateRequest(prompt="hello", max_tokens=4, n=2),
+    ScoreRequest(context="hello there", continuations=(" you", " me")),
+    ScoreRequest(context="hello there", continuations=(" you",), through="decode", top_logprobs=3),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "integrity"),
+    [
+        ("llama", "w=bf16,kv=bf16", "tags"),
+        ("llama", "w=int4:g32 > w=fp8,kv=fp8", "tags"),
+        ("llama", "w=fp8:block128,kv=int8 > w=nvfp4,kv=bf16", "off"),
+        ("gemma2", "w=int8 > w=fp8:w8a16,kv=int8", "tags"),
+        ("qwen3_moe", "w=int4:g32:asym", "tags"),
+    ],
+)
+def test_every_tensor_of_a_request_is_made_where_the_engine_computes(serve, pretended, name, plan, integrity):
+    with pretended:
+        served = serve(name, plan, integrity=integrity)
+        results = list(served.answer(ASK))
+    assert not any(isinstance(result, RequestFailure) for result in results) and len(results) == 4
+    assert pretended.seen > 1000
+    assert pretended.wrong == []
+
+
+def test_a_tensor_of_another_device_would_be_seen(pretended):
+    with pretended:
+        with pretended.on(torch.device("cpu")):
+            here, listed = torch.zeros(3), torch.tensor([1.0, 2.0, 3.0])
+        there = torch.ones(3)
+        here + listed
+        here.copy_(there)
+        assert pretended.wrong == []
+        here + there
+        torch.stack([listed[1:], there[1:]])
+    assert pretended.wrong == ["aten::add.Tensor of [(3,)]".replace(".Tensor", ""), "aten::stack of [(2,)]"]
