@@ -109,5 +109,6 @@ def test_what_the_model_said_turn_by_turn_is_scored_again_alike(talked, monkeypa
     path, database = talked
     monkeypatch.setattr(ToolCallSuite, "scoring_version", "toolcall-next")
     with open_store(database) as store:
-        reports = rescore(store, questions([ToolCallSuite("talks", path, form="json")], ()), queries.run_record(store, 1))
+        asked = questions([ToolCallSuite("talks", path, form="json")], ())
+        reports = rescore(store, asked, queries.run_record(store, 1))
     assert [(r.added, r.changed, r.left) for r in reports] == [(3, 0, {})] * 2
