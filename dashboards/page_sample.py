@@ -12,7 +12,7 @@ from evalsvc.dashboards.parting import Parting, fields_of, parting
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.reads_flips import Flip, Shown
 from evalsvc.dashboards.show import show_table, show_text
-from evalsvc.dashboards.text import markdown_free
+from evalsvc.dashboards.text import markdown_free, outer_space
 from evalsvc.store.session import Store
 
 BEFORE, AFTER = 160, 320  # characters shown around the place where two answers part
@@ -89,6 +89,8 @@ def _answer(name: str, shown: Shown | None) -> None:
     choices = _choices(shown.answer) if shown.scored_by == "loglikelihood" else None
     if choices is None:
         show_text(shown.answer)
+        if space := outer_space(shown.answer):
+            st.caption(f"The answer {space}.")
     else:
         show_table(choices)
         st.caption("Probability of each choice among the choices, from its log-likelihood in nats; gold is right.")

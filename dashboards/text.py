@@ -22,6 +22,27 @@ def visible_text(text: str, limit: int | None = SHOWN_CHARACTERS) -> str:
     return "".join(_visible(character) for character in shown)
 
 
+def outer_space(text: str) -> str | None:
+    """White space at the ends of a text, which an exact comparison counts and nobody sees; None without any.
+
+    A space is `␠`, a line feed `␊`; long runs are cut.
+    """
+    if not text.strip():
+        return None
+    ends = {
+        "begins with": text[: len(text) - len(text.lstrip())],
+        "ends with": text[len(text.rstrip()) :],
+    }
+    shown = [
+        f"{where} {''.join(map(_space, space[:20]))}{'…' * (len(space) > 20)}" for where, space in ends.items() if space
+    ]
+    return " and ".join(shown) or None
+
+
+def _space(character: str) -> str:
+    return chr(_PICTURES + ord(character)) if ord(character) <= 0x20 else f"⟨U+{ord(character):04X}⟩"
+
+
 def hidden_characters(text: str, limit: int = SHOWN_CHARACTERS) -> int:
     """How many characters `visible_text` leaves out."""
     return max(0, len(text) - limit)

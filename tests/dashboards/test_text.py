@@ -7,6 +7,7 @@ from evalsvc.dashboards.text import (
     byte_size,
     escape,
     hidden_characters,
+    outer_space,
     p_value,
     points,
     small_number,
@@ -62,3 +63,20 @@ def test_the_database_is_named_by_flag_before_environment():
     assert database_address([], {"EVALSVC_DB": "b"}) == "b"
     assert database_address(["--db"], {}) is None
     assert database_address([], {"EVALSVC_DB": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Lake Como", None),
+        ("Lake Como ", "ends with ␠"),
+        ("Lake Como\n", "ends with ␊"),
+        (" \tLake  Como", "begins with ␠␉"),
+        ("\u00a0Lake Como\r\n", "begins with ⟨U+00A0⟩ and ends with ␍␊"),
+        ("x" + " " * 30, "ends with " + "␠" * 20 + "…"),
+        ("", None),
+        (" \n", None),
+    ],
+)
+def test_lm25_white_space_at_the_ends_of_an_answer_can_be_seen(text, shown):
+    assert outer_space(text) == shown
