@@ -83,9 +83,8 @@ def fill_buffers(model: PreTrainedModel, max_length: int | None = None) -> None:
         if hasattr(module, "rope_type"):
             model.set_submodule(name, type(module)(config=module.config))  # pyright: ignore[reportCallIssue]
         elif missing == ["embed_scale"] and hasattr(module, "scalar_embed_scale"):
-            module.embed_scale = torch.full_like(
-                module.embed_scale, module.scalar_embed_scale, device=torch.get_default_device()
-            )  # pyright: ignore[reportArgumentType]
+            here = torch.get_default_device()
+            module.embed_scale = torch.full_like(module.embed_scale, module.scalar_embed_scale, device=here)  # pyright: ignore[reportArgumentType]
         else:
             raise EngineError(f"buffer {name}.{missing[0]} is in no checkpoint and cannot be made")
     longest = max_length or context_length(model.config)

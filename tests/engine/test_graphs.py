@@ -1,0 +1,134 @@
+"""Decode graphs by their rules: shapes, rows that are nobody's, addresses, invalidation. On a GPU, a real capture."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from evalsvc.engine.graphs import DecodeGraphs, Inputs, Nobody, Replay, capture_cuda, empty_inputs, fill
+from evalsvc.errors import EngineError
+
+PAGE, SLOTS, WIDTH = 16, 160, 8
+NOBODY = Nobody(page=9, slot=9 * PAGE, tag=77)
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+
+
+class Toy:
+    """A forward over pages: writes a token's vector, and sums those of its request's page slots up to its length."""
+
+    def __init__(self) -> None:
+        numbers = torch.Generator().manual_seed(0)
+        self.pool = torch.zeros(SLOTS, WIDTH, device=DEVICE)
+        self.weights = torch.randn(32, WIDTH, generator=numbers).to(DEVICE)
+
+    def watched(self) -> list[Tensor]:
+        return [self.pool, self.weights]
+
+    def forward(self, step: Inputs) -> Tensor:
+        self.pool.index_copy_(0, step.slots, self.weights[step.token_ids] + step.positions[:, None])
+        at = torch.arange(step.pages.shape[1] * PAGE, device=DEVICE)
+        slots = step.pages.long().clamp(min=0)[:, at // PAGE] * PAGE + at % PAGE
+        seen = (at < step.lengths[:, None])[..., None]
+        return (self.pool[slots] * seen).sum(1) @ self.weights.T
+
+
+def recorded(forward, buffers) -> Replay:
+    """In place of a capture: launches the forward again on the very tensors that it was given, into one result."""
+    if GPU:
+        return capture_cuda(forward, buffers)
+    result = forward(buffers).clone()
+    return Replay(lambda: result.copy_(forward(buffers)), result)
+
+
+def graphs(toy: Toy, most_rows: int = 6, columns: int = 4) -> DecodeGraphs:
+    return DecodeGraphs(toy.forward, toy.watched, NOBODY, most_rows, columns, DEVICE, recorded)
+
+
+def step(pages: list[list[int]], lengths: list[int], tokens: list[int]) -> Inputs:
+    columns = max(map(len, pages))
+    made = empty_inputs(len(pages), columns, DEVICE)
+    for i, (row, length, token) in enumerate(zip(pages, lengths, tokens, strict=True)):
+        made.pages[i] = torch.tensor([*row, *[-1] * (columns - len(row))])
+        made.lengths[i], made.token_ids[i], made.positions[i] = length, token, length - 1
+        made.slots[i] = row[(length - 1) // PAGE] * PAGE + (length - 1) % PAGE
+    return made
+
+
+STEPS = [
+    step([[0]], [1], [3]),
+    step([[0], [1, 2]], [2, 17], [4, 5]),
+    step([[0], [1, 2], [3]], [3, 18, 1], [6, 7, 8]),
+    step([[1, 2], [3]], [19, 2], [9, 10]),
+    step([[3]], [3], [11]),
+]
+
+
+def test_replays_give_what_the_eager_forward_gives_step_by_step():
+    eager, replayed = Toy(), Toy()
+    runner = graphs(replayed)
+    for one in STEPS:
+        assert torch.allclose(runner.run(one), eager.forward(one), rtol=1e-5, atol=1e-5)
+    others = torch.arange(SLOTS) // PAGE != NOBODY.page  # rows that are nobody's write their page alone
+    assert torch.equal(replayed.pool.cpu()[others], eager.pool.cpu()[others])
+
+
+def test_a_bucket_is_captured_once_and_serves_every_number_of_requests_up_to_its_rows():
+    runner = graphs(Toy(), most_rows=6)
+    assert runner.buckets == (1, 2, 4, 6)
+    assert [runner.bucket(rows) for rows in range(1, 8)] == [1, 2, 4, 4, 6, 6, None]
+    for one in (*STEPS, *STEPS):
+        runner.run(one)
+    assert (runner.captures, runner.replays) == (3, 10)
+
+
+def test_buffers_stay_where_they_are_and_buckets_share_them():
+    toy, seen = Toy(), []
+
+    def noted(forward, buffers):
+        seen.append([getattr(buffers, name).data_ptr() for name in buffers.__dataclass_fields__])
+        return recorded(forward, buffers)
+
+    runner = DecodeGraphs(toy.forward, toy.watched, NOBODY, 6, 4, DEVICE, noted)
+    for one in STEPS:
+        runner.run(one)
+    assert len(seen) == 3 and seen[0] == seen[1] == seen[2]
+
+
+def test_rows_behind_a_steps_own_are_nobodys():
+    buffers = empty_inputs(4, 3, DEVICE)
+    fill(buffers, step([[5, 6, 7]] * 4, [40] * 4, [1] * 4), NOBODY)
+    fill(buffers, step([[0], [1, 2]], [2, 17], [4, 5]), NOBODY)
+    assert buffers.pages.tolist() == [[0, -1, -1], [1, 2, -1], [9, -1, -1], [9, -1, -1]]
+    assert buffers.lengths.tolist() == [2, 17, 1, 1] and buffers.slots.tolist()[2:] == [144, 144]
+    assert buffers.expected.tolist()[2:] == [[77, 0, 0], [77, 0, 0]]
+    assert buffers.token_ids.tolist() == [4, 5, 0, 0] and buffers.positions.tolist() == [1, 16, 0, 0]
+
+
+def test_a_pool_of_another_size_drops_what_was_captured():
+    toy = Toy()
+    runner = graphs(toy)
+    runner.run(STEPS[0])
+    before = toy.pool
+    toy.pool = torch.zeros(2 * SLOTS, WIDTH, device=DEVICE)
+    wanted = Toy()
+    assert torch.allclose(runner.run(STEPS[0]), wanted.forward(STEPS[0]), rtol=1e-5, atol=1e-5)
+    assert runner.captures == 2 and before.data_ptr() != toy.pool.data_ptr()
+    runner.run(STEPS[0])
+    assert runner.captures == 2
+
+
+def test_a_result_outlives_the_next_step():
+    runner = graphs(Toy())
+    first = runner.run(STEPS[0])
+    held = first.clone()
+    runner.run(step([[4]], [1], [20]))
+    assert torch.equal(first, held)
+
+
+def test_more_requests_than_the_largest_bucket_are_computed_eagerly_and_longer_ones_refused():
+    toy = Toy()
+    runner = graphs(toy, most_rows=2)
+    assert torch.equal(runner.run(STEPS[2]), Toy().forward(STEPS[2]))
+    assert runner.replays == 0
+    with pytest.raises(EngineError, match="1 requests of 5 pages; its graph has 1 of 4"):
+        runner.run(step([[0, 1, 2, 3, 4]], [70], [1]))
