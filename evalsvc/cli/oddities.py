@@ -6,6 +6,8 @@ from evalsvc.store import queries
 from evalsvc.store.rates import failure_rates
 from evalsvc.store.session import Store
 
+_NAMED = 10  # items of one suite
+
 
 def oddities(store: Store, run_id: int) -> Iterator[str]:
     """Sentences about suites most of whose answers are empty, and about ties among likeliest choices."""
@@ -18,7 +20,9 @@ def oddities(store: Store, run_id: int) -> Iterator[str]:
                     "does a stop string stand where answers begin?"
                 )
         for suite, (tied, items) in queries.ties(store, arm.id).items():
+            named = queries.tied_items(store, arm.id, suite)
+            more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
             yield (
                 f"{arm.name}: the likeliest choices of {tied:,} of {items:,} items of suite {suite} are equally "
-                "likely; the first of them was taken, as lm-eval does"
+                f"likely; the first of them was taken, as lm-eval does ({', '.join(named[:_NAMED])}{more})"
             )

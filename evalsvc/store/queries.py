@@ -330,9 +330,27 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
     )
 
 
+_TIED = ("tie", "tie_at_top")  # error classes
+
+
+def tied_items(store: Store, arm_id: int, suite: str) -> list[str]:
+    """Names of the items of a suite whose likeliest choices tie, in the order of their names."""
+    query = (
+        select(ItemRow.item_id)
+        .distinct()
+        .join(Sample, Sample.item_pk == ItemRow.id)
+        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
+        .where(Sample.arm_id == arm_id, Sample.status == "scored", ItemRow.suite == suite)
+        .where(ScoreRow.error_class.in_(_TIED))
+        .order_by(ItemRow.item_id)
+    )
+    with store.session() as session:
+        return list(session.scalars(query))
+
+
 def ties(store: Store, arm_id: int) -> dict[str, tuple[int, int]]:
     """By suite the items whose likeliest choices tie, and all items scored by choices; suites without ties left out."""
-    tied = func.count(Sample.item_pk.distinct()).filter(ScoreRow.error_class.in_(("tie", "tie_at_top")))
+    tied = func.count(Sample.item_pk.distinct()).filter(ScoreRow.error_class.in_(_TIED))
     query = (
         select(ItemRow.suite, tied, func.count(Sample.item_pk.distinct()))
         .join(ItemRow, Sample.item_pk == ItemRow.id)

@@ -464,7 +464,7 @@ def test_an_answer_that_nobody_asked_or_that_came_before_is_refused(store, three
     assert len(samples(store)) == 1
 
 
-def test_an_arm_is_asked_itself_and_never_given_anothers_answer(store):
+def test_lm19_an_arm_is_asked_itself_and_never_given_anothers_answer(store):
     """The same prompts to two arms of a run, one after the other, and to an arm of that name in another run."""
     first = open_arms(store, "a", "b")
     again = open_arms(store, "a", "b")

@@ -122,7 +122,7 @@ def test_a_conversation_is_stored_as_messages_and_rendered_by_the_model(run, tin
     assert rendered and tokens == len("[system]Be brief.[user]Say word0:") + 1
 
 
-def test_answers_that_a_stop_ends_at_once_are_wrong_and_said_to_be_empty(run, tmp_path):
+def test_lm15_answers_that_a_stop_ends_at_once_are_wrong_and_said_to_be_empty(run, tmp_path):
     everything = [chr(n) for n in range(1, 127)] + ["\ufffd", *map(chr, range(128, 0x300))]
     code, out, err = run({"generation_kwargs": {"until": everything, "max_gen_toks": 6}}, "--json")
     assert code == 0, err
@@ -133,7 +133,7 @@ def test_answers_that_a_stop_ends_at_once_are_wrong_and_said_to_be_empty(run, tm
     assert rows(tmp_path, "SELECT SUM(value) FROM scores WHERE metric = 'exact_match'") == [(0,)]
 
 
-def test_choices_that_nothing_tells_apart_are_counted(run):
+def test_lm23_choices_that_nothing_tells_apart_are_counted_and_named(run):
     same = {
         "output_type": "multiple_choice",
         "doc_to_choice": ["a", "a"],
@@ -144,7 +144,9 @@ def test_choices_that_nothing_tells_apart_are_counted(run):
     code, out, err = run(same, "--json")
     assert code == 0, err
     tied = "the likeliest choices of 12 of 12 items of suite s are equally likely"
-    assert [sentence.split("; ")[0] for sentence in json.loads(out)["oddities"]] == [f"{arm}: {tied}" for arm in TWO]
+    odd = json.loads(out)["oddities"]
+    assert [sentence.split("; ")[0] for sentence in odd] == [f"{arm}: {tied}" for arm in TWO]
+    assert all("(mine:0, mine:1, mine:10, mine:11, mine:2," in line and line.endswith("and 2 more)") for line in odd)
 
 
 def test_a_model_without_a_template_is_refused_before_anything_is_asked(run):

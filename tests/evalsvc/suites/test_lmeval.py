@@ -387,6 +387,19 @@ def judged(tmp_path, answer, target, response, steps=(), metric=None):
     return score.value
 
 
+@pytest.fixture
+def samples_file(tmp_path):
+    """`samples_file(arm, samples)`: a file as lm-eval writes it."""
+
+    def call(arm, samples):
+        path = tmp_path / arm / "samples_mine_2026-11-30T01-15-25.614686.jsonl"
+        path.parent.mkdir()
+        path.write_text("".join(json.dumps(sample, default=str) + "\n" for sample in samples))
+        return path
+
+    return call
+
+
 def regex(pattern, select=0):
     return {"function": "regex", "regex_pattern": pattern, "group_select": select}
 
@@ -450,6 +463,60 @@ def test_lm09_equal_rows_in_the_pool_of_examples_stop_nothing(tmp_path, seed, mo
     for prompt in prompts_of(LmEvalSuite("t", [path])).values():
         *shots, own = prompt.split("\n\n")
         assert len(shots) == 2 and not any(shot.startswith(own) for shot in shots)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "select", "response", "filtered"),
+    [
+        (FLEXIBLE, -1, "So the bill comes to $41.00.", "$41.00."),
+        (FLEXIBLE, -1, "You need 58 tiles, then.", "58"),
+        ("(?<=the answer is )(.*)(?=.)", 0, "So the answer is (D).", "(D)"),
+        ("(?<=the answer is )(.*)(?=.)", 0, "So the answer is (D). ", "(D)."),
+    ],
+)
+def test_lm01_lm03_lm05_what_a_filter_leaves_is_lm_evals(tmp_path, answer, pattern, select, response, filtered):
+    steps = [regex(pattern, select), {"function": "take_first"}]
+    filters = [{"name": "own", "filter": steps}]
+    suite = LmEvalSuite("t", [write_task(tmp_path, docs=[{"a": filtered}], doc_to_text="Q:", filter_list=filters)])
+    (score,) = suite.score(suite.items()[0], [answer(response)])
+    assert (score.value, score.filter) == (1.0, "own")
+
+
+@pytest.mark.parametrize("order", [[5, 2, 9], [2, 5, 9], [9, 5, 2]])
+def test_lm17_documents_that_lm_eval_numbers_wrongly_are_paired_with_no_other(
+    order, tmp_path, monkeypatch, samples_file
+):
+    """`--samples` with an unsorted list: where the number is another document's, the hashes differ."""
+    from datasets import config as settings
+    from lm_eval.tasks import TaskManager
+
+    from evalsvc.recorded.lmeval import read_arms
+
+    monkeypatch.setattr(settings, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(settings, "HF_HUB_OFFLINE", True)
+    docs = [{"q": f"q{n}", "value": f"w{n}"} for n in range(12)]
+    write_task(tmp_path, docs=docs, doc_to_text="{{q}}:", doc_to_target="{{value}}")
+    monkeypatch.chdir(tmp_path)
+
+    def arm(name, numbers):
+        found = lm_eval.simple_evaluate(
+            model=fake_lm(),
+            tasks=["mine"],
+            task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
+            samples={"mine": numbers},
+            bootstrap_iters=0,
+            log_samples=True,
+        )
+        samples = read_arms({name: [samples_file(name, found["samples"]["mine"])]}, None, None)[0][name]
+        return {s.item_id: (s.item_hash, s.request_hash, s.prompt) for s in samples}
+
+    plain, other = arm("a", list(range(12))), arm("b", order)
+    assert len(other) == 3
+    for item, (item_hash, asked, prompt) in other.items():
+        same = (item_hash, asked) == plain[item][:2]
+        assert same == (prompt == plain[item][2]), "one number with two questions is told by its hashes"
+    items = LmEvalSuite("t", [tmp_path / "mine.yaml"]).items()
+    assert all(item.payload.doc["q"] == f"q{item.id.removeprefix('mine:')}" for item in items)
 
 
 def test_lm11_an_error_of_a_group_follows_its_weighting():
