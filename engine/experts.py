@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from evalsvc.errors import CapabilityError
 
 from .matrix import PlanMatrix
+from .packed.base import Packed
 from .precision import WeightFormat
 
 ROUTER_ROWS = 32
@@ -82,7 +83,7 @@ class PlanExperts(nn.Module):
         self.definition = copy(definition)
         self.definition._parameters = {}
 
-    def pack(self, expert: int, part: str, weight: Tensor, name: str) -> None:
+    def pack(self, expert: int, part: str, weight: Tensor | Packed, name: str) -> None:
         """Holds one matrix of one expert in the format.
 
         Args:

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from .matrix import PlanMatrix
+from .packed.base import Packed
 from .precision import WeightFormat
 
 
@@ -14,7 +15,7 @@ class PlanLinear(nn.Module):
         bias: At the compute type, or None.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, fmt: WeightFormat, name: str):
+    def __init__(self, weight: Tensor | Packed, bias: Tensor | None, fmt: WeightFormat, name: str):
         super().__init__()
         self.matrix = PlanMatrix(weight, fmt, name)
         self.bias = None if bias is None else bias.to(self.matrix.dtype)

@@ -32,10 +32,11 @@ class PlanMatrix:
     Attributes:
         packed: What a device would hold; the truth.
         launch: The Triton product, which reads the packed form; None where the torch form runs.
+        kept: Whether it is a checkpoint's own form, which was not rounded again.
     """
 
-    def __init__(self, weight: Tensor, fmt: WeightFormat, name: str):
-        """Packs a matrix.
+    def __init__(self, weight: Tensor | Packed, fmt: WeightFormat, name: str):
+        """Packs a matrix, or keeps one that is packed.
 
         Args:
             weight: Shape: (out, in).
@@ -46,7 +47,8 @@ class PlanMatrix:
             ConfigError: The format does not fit the matrix's shape.
         """
         self.fmt = fmt
-        self.packed = quantize(weight, fmt, name)
+        self.kept = not isinstance(weight, Tensor)
+        self.packed = quantize(weight, fmt, name) if isinstance(weight, Tensor) else weight
         self.shape: tuple[int, int] = tuple(weight.shape)  # pyright: ignore[reportAttributeAccessIssue]
         self.launch = _launch(self.packed, fmt)
         self._read = None if self.launch is not None else self._copy(self.shape)

@@ -20,6 +20,8 @@ from evalsvc.errors import CapabilityError, EngineError
 from .attention import ATTENTION_NAME
 from .checkpoint.base import Checkpoint
 from .checkpoint.language import LANGUAGE_TYPES
+from .checkpoint.stored import KEYS as STORED_KEYS
+from .checkpoint.stored import scheme_of
 from .experts import check_experts, is_experts, is_router
 from .kv.latent_pool import check_latent_format
 from .kv.pool import check_heads_format
@@ -143,8 +145,16 @@ def _named(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def read_config(checkpoint: Checkpoint) -> Any:
-    """The configuration as transformers reads it, defaults filled in and old names of fields replaced."""
-    return CONFIG_MAPPING[checkpoint.config["model_type"]].from_dict(dict(checkpoint.config))
+    """The configuration as transformers reads it, defaults filled in and old names of fields replaced.
+
+    How weights are stored is left out: the checkpoint decodes them.
+
+    Raises:
+        CapabilityError: Weights stored in a way that is not read.
+    """
+    scheme_of(checkpoint.config)
+    fields = {key: value for key, value in checkpoint.config.items() if key not in STORED_KEYS}
+    return CONFIG_MAPPING[checkpoint.config["model_type"]].from_dict(fields)
 
 
 def _build(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -164,12 +174,8 @@ def check_config(config: Any) -> None:
     """Refuses by name what a configuration asks and pages cannot serve.
 
     Raises:
-        CapabilityError: Stored quantization, an encoder, recurrent state, or a kind of attention or rope.
+        CapabilityError: An encoder, recurrent state, or a kind of attention or rope.
     """
-    if getattr(config, "quantization_config", None) is not None:
-        raise CapabilityError(
-            "the checkpoint is already quantized (quantization_config); give the bf16 or fp32 original"
-        )
     if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise CapabilityError("it is no decoder-only language model")
     text = config.get_text_config()

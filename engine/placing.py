@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .checkpoint.base import StoredTensor
 from .experts import matrices_of
+from .packed.base import Packed
 
 _ONE = re.compile(r"(.*\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
 _STACKED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
@@ -91,6 +92,9 @@ class _OfOne(StoredTensor):
 
     def read(self, dtype: torch.dtype | None = None) -> Tensor:
         return _InMemory(self.file, self.name, self.shape, self.dtype, self._matrix()).read(dtype)
+
+    def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
+        return None if self.transposed else self.whole.packed(form, self.some_rows, self.expert)
 
 
 @dataclass(frozen=True)

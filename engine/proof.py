@@ -34,6 +34,8 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
 
     `without_quantized_activations` names the linears that a format which quantizes activations holds without doing so.
 
+    `linears_kept_as_stored` counts those whose packed form is the checkpoint's own, rounded by nobody here.
+
     Format bytes are what the plan's form occupies; resident bytes are what this process holds (on CPU a decoded copy
     for the product comes on top).
 
@@ -55,6 +57,7 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "code_dtypes": dict(Counter(_dtype(layer.packed_tensors()[0]) for layer in linears)),
             "code_bits": 8 * sum(_bytes([layer.packed_tensors()[0]]) for layer in linears) / elements,
             "linears_as_triton": sum(layer.launch is not None for layer in linears),
+            "linears_kept_as_stored": sum(layer.kept for layer in linears),
             "linears_reading_what_is_packed": sum(layer.reads_what_is_packed() for layer in linears),
             "format_bytes": _bytes(packed),
             "resident_bytes": _bytes(tensor for layer in linears for tensor in layer.resident()),

@@ -2,6 +2,7 @@
 
 Embeddings, norms and lm_head stay at the compute type and are shared by every weights format of that type; an lm_head
 that the format asks for is packed like any other linear. Routers are shared too, in fp32 where the model keeps them so.
+A matrix that the files hold in the format is kept as it is; one that they hold in another is decoded and packed again.
 One tensor is in memory beside what stays, and of experts one matrix of one expert.
 """
 
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 
 from evalsvc.errors import EngineError
 
-from .checkpoint.base import Checkpoint
+from .checkpoint.base import Checkpoint, StoredTensor
 from .experts import PlanExperts, hold_routers, is_experts, is_router
 from .layout import layout_of
 from .linear import PlanLinear
@@ -22,6 +23,7 @@ from .matrix import PlanMatrix
 from .memory import Returns, give_back
 from .mla import UP
 from .model import empty_model
+from .packed.base import Packed
 from .placing import Placed, expert_shapes, place
 from .precision import WeightFormat
 from .rope import fill_buffers
@@ -90,13 +92,11 @@ class WeightSet:
             if name not in wanted:
                 continue
             if module:
-                weight = stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None)
-                self.experts[module].pack(expert, part, weight, name)
-                del weight
+                self.experts[module].pack(expert, part, self._read(stored), name)
             elif self._tied() and name == f"{HEAD}.weight":
                 head = stored.read(self.dtype)
             elif owner in packed and leaf == "weight":
-                self._pack(owner, stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None))
+                self._pack(owner, self._read(stored))
             elif owner in packed:
                 biases[owner] = stored.read(self.dtype)
             else:
@@ -153,7 +153,12 @@ class WeightSet:
             return torch.float32
         return defined
 
-    def _pack(self, layer: str, weight: Tensor) -> None:
+    def _read(self, stored: StoredTensor) -> Tensor | Packed:
+        """A matrix to be packed, or its packed form where the file holds just that."""
+        kept = stored.packed(self.fmt.stored)
+        return stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None) if kept is None else kept
+
+    def _pack(self, layer: str, weight: Tensor | Packed) -> None:
         expands = layer.rpartition(".")[2] == UP
         self.linears[layer] = PlanLinear(weight, None, self.fmt.storage_only if expands else self.fmt, layer)
         self.model.set_submodule(layer, self.linears[layer])

@@ -12,6 +12,7 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from ..blocks import row_blocks
+from ..packed.base import Packed
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,23 @@ class StoredTensor(ABC):
             if held.dtype != block.dtype:
                 self._check_finite(held[some], f" once rounded to {str(dtype).removeprefix('torch.')}")
         return held
+
+    def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
+        """A matrix as the file holds it, in memory of its own, where that is the form that is asked.
+
+        Args:
+            form: Spelled as `WeightFormat.stored`.
+            some: Rows of it.
+            expert: Which of a stack.
+
+        Returns:
+            None: it is read and then packed.
+
+        Raises:
+            CapabilityError: The form cannot be cut there.
+            EngineError: It holds NaN or infinity.
+        """
+        return None
 
     def _check_finite(self, block: Tensor, when: str) -> None:
         if not bool(torch.stack(torch.aminmax(block)).isfinite().all()):

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evalsvc.errors import EngineError
+from evalsvc.errors import CapabilityError, EngineError
 
 from .base import StoredTensor
 from .shards import INDEX, stored_tensors
+from .stored import decoded, scheme_of
 
 MANIFEST = "evalsvc.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json")
@@ -93,8 +94,16 @@ class ModelDirectory:
         return name in _TOKENIZER_FILES or name == "chat_template.jinja"
 
     def tensors(self) -> Iterator[StoredTensor]:
-        """Every tensor once, as `stored_tensors` gives them and raises."""
-        return stored_tensors(self.path, self.files, self._placed)
+        """Every tensor once, as `stored_tensors` and `decoded` give them and raise.
+
+        Raises:
+            CapabilityError: Weights stored in a way that is not read.
+        """
+        try:
+            scheme = scheme_of(self.config)
+        except CapabilityError as error:
+            raise CapabilityError(f"model {self.path}: {error}") from None
+        return decoded(lambda: stored_tensors(self.path, self.files, self._placed), scheme)
 
     def tokenizer(self) -> Any:
         """The tokenizer as transformers reads it; no code of the directory is run.

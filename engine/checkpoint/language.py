@@ -13,6 +13,7 @@ from torch import Tensor
 
 from evalsvc.errors import EngineError
 
+from ..packed.base import Packed
 from .base import Checkpoint, StoredTensor
 
 LANGUAGE_TYPES = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3"}
@@ -87,3 +88,7 @@ class Renamed(StoredTensor):
     def read(self, dtype: torch.dtype | None = None) -> Tensor:
         """As of `stored`."""
         return self.stored.read(dtype)
+
+    def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
+        """As of `stored`."""
+        return self.stored.packed(form, some, expert)

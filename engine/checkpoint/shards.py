@@ -14,7 +14,14 @@ from evalsvc.errors import CapabilityError, EngineError
 from .base import StoredTensor
 
 INDEX = "model.safetensors.index.json"
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "U8": torch.uint8,
+}
 
 
 def stored_tensors(folder: Path, files: Sequence[str], placed: Mapping[str, str]) -> Iterator[StoredTensor]:
@@ -72,9 +79,18 @@ def _stored(shard: Any, path: Path, name: str) -> StoredTensor:
     part = shard.get_slice(name)
     dtype = part.get_dtype()
     if dtype not in _DTYPES:
-        served = ", ".join(_DTYPES)
-        raise CapabilityError(
-            f"model {path}: tensor {name} is of type {dtype}, which is not served; served: {served}; "
-            "give the checkpoint as it was before quantization"
-        )
+        raise CapabilityError(refusal(path, name, dtype))
     return _Slice(path, name, tuple(part.get_shape()), _DTYPES[dtype], part)
+
+
+def refusal(path: Path, name: str, dtype: str) -> str:
+    """That numbers of a type are not served."""
+    return (
+        f"model {path}: tensor {name} is of type {dtype}, which is not served; served: F32, F16, BF16; "
+        "give the checkpoint as it was before quantization"
+    )
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A type as safetensors spells it."""
+    return next(name for name, held in _DTYPES.items() if held == dtype)

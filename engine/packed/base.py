@@ -17,6 +17,11 @@ class Packed(Protocol):
         ...
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix: (out, in)."""
+        ...
+
+    @property
     def stored(self) -> str:
         """The format as the tensors alone tell it, spelled as `WeightFormat.stored`."""
         ...

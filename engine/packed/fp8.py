@@ -35,6 +35,11 @@ class Fp8Weight:
         return [self.codes, self.scale]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """As in `Packed`."""
+        return (len(self.codes), self.codes.shape[1])
+
+    @property
     def stored(self) -> str:
         """As in `Int4Weight`."""
         return "fp8:channel" if self.scale.shape == (len(self.codes), 1) else f"fp8:{tuple(self.scale.shape)}"
@@ -67,6 +72,11 @@ class Fp8BlockWeight:
     def tensors(self) -> list[Tensor]:
         """What a device would hold."""
         return [self.codes, self.scale]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As in `Packed`."""
+        return (len(self.codes), self.codes.shape[1])
 
     @property
     def stored(self) -> str:

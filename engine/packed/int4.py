@@ -41,6 +41,11 @@ class Int4Weight:
         return [t for t in (self.packed, self.scale, self.minimum) if t is not None]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """As in `Packed`."""
+        return (len(self.packed), 8 * self.packed.shape[1])
+
+    @property
     def stored(self) -> str:
         """The format as the tensors alone tell it, spelled as `WeightFormat.stored`."""
         group = self.packed.shape[1] * 8 // self.scale.shape[1]

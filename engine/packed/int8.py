@@ -34,6 +34,11 @@ class Int8Weight:
         return [self.codes, self.scale]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """As in `Packed`."""
+        return (len(self.codes), self.codes.shape[1])
+
+    @property
     def stored(self) -> str:
         """As in `Packed`."""
         return "int8:channel" if self.scale.shape == (len(self.codes), 1) else f"int8:{tuple(self.scale.shape)}"

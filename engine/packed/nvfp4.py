@@ -32,6 +32,11 @@ class Nvfp4Weight:
         return [self.codes, self.scale, self.divisor]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """As in `Packed`."""
+        return (len(self.codes), 2 * self.codes.shape[1])
+
+    @property
     def stored(self) -> str:
         """As in `Packed`."""
         out, half = self.codes.shape

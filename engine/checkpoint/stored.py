@@ -1,0 +1,97 @@
+"""Which ways of storing quantized weights are read, and the tensors that codes and scales stand for."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evalsvc.errors import CapabilityError, EngineError
+
+from . import fp8_blocks, mxfp4
+from .base import StoredTensor
+from .shards import name_of, refusal
+
+Join = Callable[[str, StoredTensor, Mapping[str, StoredTensor]], StoredTensor]
+PLAIN = (torch.float32, torch.float16, torch.bfloat16)
+KEYS = ("quantization_config", "compression_config")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way of storing.
+
+    Attributes:
+        codes: How the names of codes end.
+        sides: How the names of what goes with them end: scales and the like.
+        whole: How the name of the tensor that they stand for ends.
+        join: That tensor, of its name, the codes, and the rest by ending.
+    """
+
+    codes: str
+    sides: tuple[str, ...]
+    whole: str
+    join: Join
+
+
+MXFP4 = Scheme(mxfp4.CODES, (mxfp4.SCALES,), "", mxfp4.join)
+FP8 = Scheme("", (fp8_blocks.SCALES,), "", fp8_blocks.join)
+
+
+def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
+    """How the weights are stored that a config.json describes; None: as plain numbers.
+
+    Raises:
+        CapabilityError: In a way that is not read.
+    """
+    text = config.get("text_config")
+    places = (config, text) if isinstance(text, Mapping) else (config,)
+    asked = next((place[key] for place in places for key in KEYS if place.get(key)), None)
+    if asked is None:
+        return None
+    method = asked.get("quant_method") if isinstance(asked, Mapping) else asked
+    if method == "mxfp4":
+        return MXFP4
+    if method == "fp8":
+        fp8_blocks.check(asked)
+        return FP8
+    raise CapabilityError(
+        f"the checkpoint is already quantized in a way that is not read (quant_method {method!r}); "
+        "read: fp8 in blocks of 128, mxfp4; give the bf16 or fp32 original"
+    )
+
+
+def decoded(tensors: Callable[[], Iterator[StoredTensor]], scheme: Scheme | None) -> Iterator[StoredTensor]:
+    """Every tensor of a model once, in the order of the files.
+
+    Args:
+        tensors: What the files hold, from the first one on.
+        scheme: How the quantized ones are stored.
+
+    Raises:
+        CapabilityError: Numbers of a type that is not served.
+        EngineError: Codes and scales that do not belong together.
+    """
+    sides = {t.name: t for t in tensors() if t.name.endswith(scheme.sides)} if scheme else {}
+    left = set(sides)
+    for stored in tensors():
+        if stored.name in sides:
+            continue
+        stem = stored.name.removesuffix(scheme.codes) if scheme else ""
+        found = {end: sides[stem + end] for end in scheme.sides if stem + end in sides} if scheme else {}
+        if scheme and found and stored.name.endswith(scheme.codes):
+            left -= {stem + end for end in found}
+            yield scheme.join(stem + scheme.whole, stored, found)
+        elif stored.dtype in PLAIN:
+            yield stored
+        else:
+            raise CapabilityError(_refusal(stored, scheme))
+    for name in sorted(left):
+        raise EngineError(f"model {sides[name].file}: tensor {name} has no codes beside it; fetch the model again")
+
+
+def _refusal(stored: StoredTensor, scheme: Scheme | None) -> str:
+    kind = name_of(stored.dtype)
+    if scheme is None:
+        return refusal(stored.file, stored.name, kind)
+    return f"model {stored.file}: tensor {stored.name} of type {kind} has no {' or '.join(scheme.sides)} beside it"

@@ -1,0 +1,36 @@
+"""Copies of tiny models whose tensors are stored otherwise."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+@pytest.fixture
+def rewritten(tiny: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """`rewritten(name, edit, config, **changes)`: a tiny model whose tensors `edit` changed, and fields of config.json.
+
+    `edit` may return other tensors, or change the ones that it is given.
+    """
+
+    def make(
+        name: str,
+        edit: Callable[[dict[str, Tensor]], dict[str, Tensor] | None],
+        config: dict[str, Any] | None = None,
+        folder: str = "stored",
+        **changes: Any,
+    ) -> Path:
+        path = Path(shutil.copytree(tiny(name, **changes), tmp_path / folder))
+        tensors = load_file(path / "model.safetensors")
+        edited = edit(tensors)
+        save_file(tensors if edited is None else edited, path / "model.safetensors", metadata={"format": "pt"})
+        fields = json.loads((path / "config.json").read_text()) | (config or {})
+        (path / "config.json").write_text(json.dumps(fields))
+        return path
+
+    return make
