@@ -1,5 +1,7 @@
 """fp8 in blocks as DeepSeek and others publish: a plain formula, kept codes, and whole models."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -7,6 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from evalsvc.engine.checkpoint.directory import ModelDirectory
+from evalsvc.engine.checkpoint.open import open_checkpoint
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.packed.fp8 import quantize_fp8_block
 from evalsvc.engine.precision import parse_plan
@@ -182,6 +185,15 @@ def test_stacked_experts_that_share_blocks_are_decoded_and_not_kept(rewritten):
     assert torch.equal(matrices["model.layers.1.mlp.experts.5.up_proj"].dequantized(), whole[5, 192:])
     with pytest.raises(EvalsvcError, match=r"gate_up_proj begins at row 192, within a block of 128"):
         held(path, "w=fp8:block128")
+
+
+def test_the_language_model_of_a_checkpoint_that_holds_more_is_kept_too(rewritten):
+    path = rewritten("deepseek_v3", lambda tensors: {f"language_model.{n}": t for n, t in store(tensors).items()})
+    text = json.loads((path / "config.json").read_text()) | STORED
+    (path / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": text}))
+    matrices = WeightSet(open_checkpoint(path), parse_plan("w=fp8:block128").prefill.weights, {}).matrices()
+    assert all(matrix.kept for matrix in matrices.values())
+    assert sum(".experts." in name for name in matrices) and sum("kv_b_proj" in name for name in matrices)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
