@@ -34,10 +34,7 @@ def main() -> None:
         for listed in PAGES
     }
     st.session_state["pages"] = shown
-    sections: dict[str, list] = {}
-    for listed in PAGES:
-        sections.setdefault(listed.section, []).append(shown[listed.path])
-    st.navigation(sections).run()
+    st.navigation(list(shown.values())).run()
 
 
 def _page(listed: Listed) -> None:

@@ -1,6 +1,7 @@
 """Data to charts. Pure: the same rows always give the same specification."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -22,6 +23,8 @@ MARGIN, FAIL, NOISE, QUIET = "#6f5fd6", "#d55e00", "#0072b2", "#8792a0"  # seen 
 _ROW_HEIGHT = 42
 _AXIS_HEIGHT = 76  # the page fits axis and title into the height that is asked for
 _LABEL_UP, _MARK_AT = -11, 0.72  # a row's name stands above its marks, so that a phone has room for both
+_LABEL_TO = 0.44  # share of a row that its name and counts have for themselves
+_NAME_PIXELS = 215  # a longer name is cut; the table has it whole
 _INDENT = "\u2003"
 
 
@@ -36,7 +39,8 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
         seen[label] = seen.get(label, 0) + 1
         lines.append(
             {
-                "row": _counted(label if seen[label] == 1 else f"{label} ({seen[label]})", row),
+                "row": label if seen[label] == 1 else f"{label} ({seen[label]})",
+                "counts": f"n {row.n:,} · b {row.lost:,} · c {row.gained:,}",
                 "drop": row.drop,
                 "lower": row.lower,
                 "upper": row.upper,
@@ -49,12 +53,8 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
                 "text": f"{points(row.drop, signed=True)}  [{points(row.lower)}, {points(row.upper)}]",
             }
         )
-    columns = ["row", "drop", "lower", "upper", "margin", "verdict", "b", "c", "n", "p", "text"]
+    columns = ["row", "counts", "drop", "lower", "upper", "margin", "verdict", "b", "c", "n", "p", "text"]
     return pd.DataFrame(lines, columns=columns)
-
-
-def _counted(label: str, row: VerdictRow) -> str:
-    return f"{label} · n {row.n:,} · b {row.lost:,} · c {row.gained:,}"
 
 
 def points_domain(frames: Sequence[pd.DataFrame], noise: tuple[float, float] | None = None) -> tuple[float, float]:
@@ -78,42 +78,48 @@ def forest(
         domain: Range of the axis in points.
         noise: Interval of the drop of the baseline against itself, in points; None without an A/A.
     """
-    frame = frame.assign(end=domain[1])
+    frame = frame.assign(end=domain[1], zero=0.0)
+    if noise is not None:
+        frame = frame.assign(noise_from=noise[0], noise_to=noise[1])
     scale = alt.Scale(domain=list(domain), nice=False, zero=False, clamp=True)
     colour, shape = _marks(frame)
     rows = alt.Scale(type="band", domain=list(frame["row"]), paddingInner=0.06, paddingOuter=0)
-    band = alt.Y("row:N", scale=rows, title=None, axis=None)
+    below = {  # a row's part under its name
+        "y": alt.Y("row:N", scale=rows, title=None, axis=None, bandPosition=_LABEL_TO),
+        "y2": alt.Y2("row:N", bandPosition=1),
+    }
     y = alt.Y("row:N", scale=rows, title=None, axis=None, bandPosition=_MARK_AT)
+    named = alt.Y("row:N", scale=rows, axis=None, bandPosition=0.5)
     x = alt.X("drop:Q", scale=scale, axis=alt.Axis(title="drop in points (right is worse)", format="~r", tickCount=8))
     tooltip = _forest_tooltip()
     base = alt.Chart(frame)
     with_margin = base.transform_filter("isValid(datum.margin)")
-    zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET, strokeWidth=1.5)
+    word: dict[str, Any] = {"baseline": "middle", "dy": _LABEL_UP, "fontSize": 12, "color": QUIET}
     layers = [
-        *([_noise_band(noise, scale)] if noise else []),
-        with_margin.mark_bar(color=FAIL, opacity=0.13).encode(y=band, x=alt.X("margin:Q", scale=scale), x2="end:Q"),
-        zero.encode(x=alt.X("zero:Q", scale=scale)),
+        *([_noise_band(base, scale, below)] if noise is not None else []),
+        with_margin.mark_rect(color=FAIL, opacity=0.13).encode(**below, x=alt.X("margin:Q", scale=scale), x2="end:Q"),
+        base.mark_rule(color=QUIET, strokeWidth=1.5).encode(**below, x=alt.X("zero:Q", scale=scale)),
         base.mark_rule(strokeWidth=2.5, strokeCap="round").encode(
             y=y, x=alt.X("lower:Q", scale=scale), x2="upper:Q", color=colour, tooltip=tooltip
         ),
-        with_margin.mark_tick(thickness=2.5, size=_ROW_HEIGHT - 20, color=MARGIN).encode(
-            y=y, x=alt.X("margin:Q", scale=scale), tooltip=tooltip
+        with_margin.mark_rule(strokeWidth=2.5, color=MARGIN).encode(
+            **below, x=alt.X("margin:Q", scale=scale), tooltip=tooltip
         ),
         base.mark_point(filled=True, size=110, opacity=1).encode(y=y, x=x, color=colour, shape=shape, tooltip=tooltip),
-        base.mark_text(align="left", baseline="middle", dy=_LABEL_UP, fontSize=12, color=QUIET).encode(
-            y=alt.Y("row:N", scale=rows, axis=None, bandPosition=0.5), x=alt.value(4), text="row:N"
-        ),
+        base.mark_text(**word, align="left", limit=_NAME_PIXELS).encode(y=named, x=alt.value(4), text="row:N"),
+        base.mark_text(**word, align="right").encode(y=named, x=alt.value("width"), text="counts:N"),
     ]
     height = _ROW_HEIGHT * len(frame) + _AXIS_HEIGHT
     return alt.LayerChart(layer=layers, height=height, width="container").configure_view(stroke=None)
 
 
-def _noise_band(noise: tuple[float, float], scale: alt.Scale) -> alt.Chart:
-    band = pd.DataFrame({"from": [noise[0]], "to": [noise[1]], "what": ["A/A: the baseline against itself"]})
-    return (
-        alt.Chart(band)
-        .mark_rect(color=NOISE, opacity=0.14)
-        .encode(x=alt.X("from:Q", scale=scale), x2="to:Q", tooltip=["what:N", "from:Q", "to:Q"])
+def _noise_band(base: alt.Chart, scale: alt.Scale, below: dict[str, Any]) -> alt.Chart:
+    tooltip = [
+        alt.Tooltip("noise_from:Q", format=".2f", title="A/A, baseline against itself: lower, points"),
+        alt.Tooltip("noise_to:Q", format=".2f", title="upper, points"),
+    ]
+    return base.mark_rect(color=NOISE, opacity=0.14).encode(
+        **below, x=alt.X("noise_from:Q", scale=scale), x2="noise_to:Q", tooltip=tooltip
     )
 
 

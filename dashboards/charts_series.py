@@ -82,12 +82,12 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
         legend=legend,
     )
     zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET).encode(y="zero:Q")
-    changes = base.transform_filter("isValid(datum.level)")
+    changes = base.transform_filter("isValid(datum.level)").mark_rule(color=FAIL, strokeWidth=3, strokeDash=[6, 3])
     layers: list[alt.Chart] = [
         base.mark_area(color=NOISE, opacity=0.16).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q"),
         zero,
         base.mark_line(color=NOISE, strokeWidth=1.5, opacity=0.7).encode(x=x, y=y),
-        changes.mark_rule(color=FAIL, strokeWidth=3, strokeDash=[6, 3]).encode(x=x, tooltip=["level:N", *tooltip]),
+        *([changes.encode(x=x, tooltip=["level:N", *tooltip])] if any(frame["level"].notna().tolist()) else []),
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
     ]
     if promotions:

@@ -10,6 +10,7 @@ from evalsvc.dashboards.reads import Repeat
 from evalsvc.dashboards.reads_flips import Shown
 from evalsvc.dashboards.rows import VerdictRow
 from evalsvc.dashboards.text import visible_text
+from evalsvc.expected import Compared
 from evalsvc.verdict.measure import measure_counts
 
 CELL_CHARACTERS = 300
@@ -47,7 +48,10 @@ def verdict_columns() -> dict[str, Any]:
             ("upper", "one-sided upper bound of the drop"),
             ("margin", "drop that the policy accepts"),
         )
-    } | {"p": number("p", format="%.3g", help="one-sided p of no drop; after Holm where the row carries a verdict")}
+    } | {
+        "row": st.column_config.TextColumn("row", width=190),
+        "p": number("p", format="%.3g", help="one-sided p of no drop; after Holm where the row carries a verdict"),
+    }
 
 
 def text_column(values: Sequence[object]) -> pd.Series:
@@ -128,3 +132,21 @@ def field_frame(fields: Sequence[tuple[str, Any, Any]]) -> pd.DataFrame:
             "equal": text_column(["✓" if repr(one) == repr(other) else "✗" for _, one, other in fields]),
         }
     )
+
+
+def expected_frame(rows: Sequence[Compared], names: Sequence[str]) -> pd.DataFrame:
+    """What is expected, then of each answer what it has there and whether that is right.
+
+    Args:
+        rows: As `evalsvc.expected.compared` returns them.
+        names: Of the arms, in the order of the answers.
+    """
+    mark = {True: "✓", False: "✗", None: "?"}
+    columns: dict[str, Any] = {
+        "what": text_column([row.what for row in rows]),
+        "expected": text_column([row.expected for row in rows]),
+    }
+    for place, name in enumerate(names):
+        said = [f"{mark[row.right[place]]} {row.said[place] or ''}".strip() for row in rows]
+        columns[f"{'baseline' if place == 0 and len(names) > 1 else 'candidate'}: {cell(name)}"] = text_column(said)
+    return pd.DataFrame(columns)

@@ -19,7 +19,7 @@ NOT_DECIDED = ("·", "#414b59", "#eef0f3")
 
 STYLE = """<style>
 .ev { font-size: .875rem; line-height: 1.45; color: inherit; --ev-line: rgba(128,140,155,.32);
-  --ev-ground: rgba(128,140,155,.10); }
+  --ev-ground: rgba(128,140,155,.10); --ev-fault: light-dark(#8a3fb3, #cf9bea); }
 .ev-scroll { overflow-x: auto; border: 1px solid var(--ev-line); border-radius: 8px; }
 .ev table { border-collapse: collapse; width: 100%; min-width: 860px; margin: 0; }
 .ev th, .ev td { padding: .4rem .6rem; border: 0; border-bottom: 1px solid var(--ev-line); text-align: left;
@@ -40,9 +40,9 @@ STYLE = """<style>
 .ev table.overview .ev-fault { margin-left: .4rem; }
 .ev td.met { opacity: .74; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
 .ev tr.pooled td.name, .ev tr.pooled td.num { font-weight: 600; }
-.ev tr.family td { opacity: .74; font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
+.ev tr.family td { font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
 .ev tr.family td:first-child { padding-left: 1.9rem; }
-.ev tr.blind td { opacity: .74; font-style: italic; }
+.ev tr.blind td { font-style: italic; }
 .ev tbody:last-child tr:last-child td { border-bottom: 0; }
 .ev-head { display: flex; flex-wrap: wrap; align-items: center; gap: .35rem .7rem; }
 .ev-name { font-weight: 650; font-size: .95rem; }
@@ -52,8 +52,8 @@ STYLE = """<style>
 .ev-pill { display: inline-block; padding: .08rem .55rem; border-radius: 99px; font-weight: 600; font-size: .76rem;
   letter-spacing: .02em; white-space: nowrap; font-style: normal; }
 .ev-fault { display: inline-block; margin: 1px 0; padding: .05rem .5rem; border-radius: 4px;
-  border: 1px dashed #a35cc9;
-  color: #a35cc9; font-weight: 600; font-size: .76rem; white-space: nowrap; }
+  border: 1px dashed var(--ev-fault);
+  color: var(--ev-fault); font-weight: 600; font-size: .76rem; white-space: nowrap; }
 .ev-facts { display: flex; flex-wrap: wrap; gap: .2rem 1.6rem;
   opacity: .74; font-size: .86rem; }
 .ev-facts b { color: inherit; font-weight: 600; }
@@ -108,6 +108,8 @@ PAGE_STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 3.4rem 2.5rem 4rem; max-width: 1500px; }
 @media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 3.8rem 1rem 4rem; } }
 [data-testid="stDecoration"] { display: none; }
+[data-testid="stCaptionContainer"], [data-testid="stCaptionContainer"] p { color: inherit; }
+[data-testid="stCaptionContainer"] { opacity: .78; }
 </style>"""
 
 

@@ -13,6 +13,9 @@ from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.reads_flips import Flip, Shown
 from evalsvc.dashboards.show import show_table, show_text
 from evalsvc.dashboards.text import markdown_free, outer_space
+from evalsvc.errors import EvidenceError
+from evalsvc.expected import case_of, compared
+from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
 
 BEFORE, AFTER = 160, 320  # characters shown around the place where two answers part
@@ -43,6 +46,8 @@ def show(store: Store, view: RunView) -> None:
         _answer(view.baseline.name, ours)
     with right:
         _answer(view.chosen.arm.name, theirs)
+    if theirs.scored_by != "loglikelihood":
+        _expected(store, view.chosen.arm, ours, theirs, (view.baseline.name, view.chosen.arm.name))
     with st.expander("Prompt", expanded=True):
         show_text(theirs.prompt)
     if ours is not None:
@@ -114,6 +119,21 @@ def _choices(answer: str) -> pd.DataFrame | None:
             "probability": frames.number_column([exp(value - highest) / total for value in logprobs]),
         }
     )
+
+
+def _expected(store: Store, arm: ArmRecord, ours: Shown | None, theirs: Shown, names: tuple[str, str]) -> None:
+    st.html(markup.title("What is right", "As its case file says it: argument by argument, constraint by constraint."))
+    try:
+        case = case_of(reads_flips.resolved(store, arm.run_id), theirs.suite, theirs.item, theirs.item_hash)
+    except EvidenceError as error:
+        st.caption(f"Not shown: {markdown_free(str(error), 400)}.")
+        return
+    shown = [(name, found) for name, found in zip(names, (ours, theirs), strict=True) if found is not None]
+    rows = compared(case, theirs.filter, [found.answers for _, found in shown])
+    if rows:
+        show_table(frames.expected_frame(rows, [name for name, _ in shown]))
+    else:
+        st.caption("Nothing is verified of this prompt: its answers are only compared.")
 
 
 def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None:

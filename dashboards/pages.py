@@ -27,25 +27,24 @@ class Listed:
     title: str
     path: str
     icon: str
-    section: str
     show: Callable[[Store, RunView], None]
 
 
-def _listed(title: str, path: str, icon: str, section: str, show: Callable[[Store, RunView], None]) -> Listed:
-    return Listed(title=title, path=path, icon=f":material/{icon}:", section=section, show=show)
+def _listed(title: str, path: str, icon: str, show: Callable[[Store, RunView], None]) -> Listed:
+    return Listed(title=title, path=path, icon=f":material/{icon}:", show=show)
 
 
-HOME = _listed("Verdict", "verdict", "gavel", "Review", page_verdicts.show)
+HOME = _listed("Verdict", "verdict", "gavel", page_verdicts.show)
 PAGES = (
     HOME,
-    _listed("Compare", "compare", "align_horizontal_center", "Review", page_compare.show),
-    _listed("Flips", "flips", "swap_horiz", "Review", page_flips.show),
-    _listed("Sample", "sample", "article", "Review", page_sample.show),
-    _listed("History", "history", "timeline", "Review", page_history.show),
-    _listed("Trade-off", "tradeoff", "balance", "Look closer", page_tradeoff.show),
-    _listed("Breakdown", "breakdown", "grid_on", "Look closer", page_breakdown.show),
-    _listed("Divergence", "divergence", "call_split", "Look closer", page_divergence.show),
-    _listed("Attribution", "attribution", "account_tree", "Look closer", page_attribution.show),
-    _listed("Power", "power", "calculate", "Plan and run", page_power.show),
-    _listed("Jobs and health", "health", "monitor_heart", "Plan and run", page_health.show),
+    _listed("Compare", "compare", "align_horizontal_center", page_compare.show),
+    _listed("Flips", "flips", "swap_horiz", page_flips.show),
+    _listed("Sample", "sample", "article", page_sample.show),
+    _listed("History", "history", "timeline", page_history.show),
+    _listed("Trade-off", "tradeoff", "balance", page_tradeoff.show),
+    _listed("Breakdown", "breakdown", "grid_on", page_breakdown.show),
+    _listed("Divergence", "divergence", "call_split", page_divergence.show),
+    _listed("Attribution", "attribution", "account_tree", page_attribution.show),
+    _listed("Power", "power", "calculate", page_power.show),
+    _listed("Jobs and health", "health", "monitor_heart", page_health.show),
 )

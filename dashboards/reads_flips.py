@@ -11,7 +11,7 @@ from sqlalchemy import and_, case, func, literal, select
 from sqlalchemy.orm import aliased
 
 from evalsvc.store.records import ArmRecord, Turn
-from evalsvc.store.schema import ItemRow, Sample, ScoreRow, TurnRow
+from evalsvc.store.schema import ItemRow, Run, Sample, ScoreRow, TurnRow
 from evalsvc.store.session import Store
 
 LOST, GAINED = "lost", "gained"
@@ -54,7 +54,9 @@ class Shown:
     suite: str
     family: str
     item: str
+    item_hash: str
     metric: str
+    filter: str
     scored_by: str
     chance: float
     through: str
@@ -71,6 +73,11 @@ class Shown:
     handed_over: bool
     scores: tuple[tuple[str, str, float, str | None, str], ...] = ()
     turns: tuple[Turn, ...] = field(default=())
+
+    @property
+    def answers(self) -> list[str]:
+        """What was answered, turn by turn."""
+        return [*(turn.answer or "" for turn in self.turns[:-1]), self.answer]
 
 
 def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> list[Flip]:
@@ -220,7 +227,9 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
         suite=item.suite,
         family=item.family,
         item=item.item_id,
+        item_hash=item.item_hash,
         metric=item.metric,
+        filter=item.filter,
         scored_by=item.scored_by,
         chance=item.chance,
         through=row.through,
@@ -238,3 +247,9 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
         scores=tuple((s[0], s[1], s[2], s[3], s[4]) for s in counted if s.scoring_version == newest),
         turns=tuple(turns),
     )
+
+
+def resolved(store: Store, run_id: int) -> dict[str, Any]:
+    """A run's experiment as it was resolved and stored."""
+    with store.session() as session:
+        return session.execute(select(Run.resolved).where(Run.id == run_id)).scalar_one()

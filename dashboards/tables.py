@@ -43,10 +43,12 @@ def overview(view: RunView) -> str:
 def _glance(row: VerdictRow | None) -> str:
     if row is None:
         return '<span class="ev-quiet">–</span>'
-    symbol, ink, _ = WORDS.get(row.word or "", NOT_DECIDED)
-    word = "blind" if row.blind else (row.word or "").lower()
+    symbol, ink, ground = WORDS.get(row.word or "", NOT_DECIDED)
+    word = escape("blind" if row.blind else (row.word or "not decided"))
+    shown = f"{symbol} blind" if row.blind else symbol  # the column before it has the words
+    about = f'class="ev-pill" style="color:{ink};background:{ground}" title="{word}" role="img" aria-label="{word}"'
     drop = "" if row.drop is None else points(row.drop, signed=True)
-    return f'<span class="ev-nowrap"><span style="color:{ink}">{symbol} {escape(word)}</span> {drop}</span>'
+    return f'<span class="ev-nowrap"><span {about}>{shown}</span> {drop}</span>'
 
 
 def verdict_table(view: RunView, *, families: bool) -> str:
@@ -92,7 +94,8 @@ def arms_table(arms: Sequence[tuple[ArmRecord, ArmTotals]]) -> str:
 
 def _table(head: str, body: str, kind: str = "") -> str:
     table = f'<table class="{kind}"><thead><tr>{head}</tr></thead>{body}</table>'
-    return f'{STYLE}<div class="ev"><div class="ev-scroll">{table}</div></div>'
+    scroll = 'class="ev-scroll" tabindex="0" role="region" aria-label="table"'
+    return f'{STYLE}<div class="ev"><div {scroll}>{table}</div></div>'
 
 
 def _block(view: RunView, candidate: Candidate, families: bool) -> str:

@@ -13,6 +13,7 @@ from evalsvc.decision import Stop
 from evalsvc.divergence import along_answers, paths_of
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
+from evalsvc.expected import FOLDER
 from evalsvc.experiment import ArmConfig, Experiment, experiment_hash, load_experiment, model_path
 from evalsvc.looking import complete_looks, find_stop
 from evalsvc.ordering import plan_looks
@@ -331,7 +332,7 @@ def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None, k
         store,
         experiment=experiment.name,
         experiment_hash=prepared.hash,
-        resolved=experiment.model_dump(mode="json"),
+        resolved={**experiment.model_dump(mode="json"), FOLDER: str(prepared.base_dir.resolve())},
         baseline=experiment.baseline,
         seed=experiment.seed + (kind == "aa"),
         kind=kind,

@@ -1,6 +1,7 @@
 """The page without a browser: what it says of a good database, and of none."""
 
 import html
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from evalsvc.store.measurements import save
 from evalsvc.store.recording import record_run
 from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored
 from evalsvc.store.session import open_store
+from evalsvc.suites.toolcall.suite import ToolCallSuite
 
 
 def choose(app: AppTest, label: str, value: str) -> AppTest:
@@ -380,3 +382,48 @@ def test_divergence_shows_quantiles_by_stage_and_place_and_says_which_were_not_s
     assert along["tokens n"].tolist() == 2 * [80, 80, 160, 80]
     assert len(app.get("vega_lite_chart")) == 3 and "An empty quantile was not stored" in words_of(app)
     assert "No places are stored" in words_of(run_app(database, "divergence", candidate="kv-damaged"))
+
+
+def test_a_sample_says_what_was_right_argument_by_argument(run_app, words_of, database, tmp_path):
+    """Of a run whose case file is where it was; the file's text is as untrusted as an answer."""
+    path = Path(shutil.copy(database, tmp_path / "calls.db"))
+    tool = {"name": "book", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    call = {"name": "book", "arguments": {"city": "<b>Oslo</b>"}}
+    cases = tmp_path / "calls.jsonl"
+    cases.write_text(json.dumps({"id": "one", "prompt": "Book.", "tools": [tool], "expect": {"call": call}}))
+    (item,) = ToolCallSuite("calls", cases, form="json").items()
+    suite = {"name": "calls", "kind": "toolcall", "cases": cases.name}
+    with open_store(path) as store:
+        resolved = {"suites": [suite], "folder": str(tmp_path)}
+        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved=resolved, baseline="base", seed=0)
+        for name, city in (("base", "<b>Oslo</b>"), ("cand", "Rome")):
+            facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 1}
+            arm = writer.open_arm(store, run, name=name, fingerprint=name, **facts)
+            sample = NewSample(
+                suite="calls",
+                item_id=item.id,
+                item_hash=item.sha256,
+                family="calls",
+                cluster="",
+                metric="correct",
+                filter="json",
+                chance=0.0,
+                scored_by="generation",
+                request_hash="r",
+                settings_hash="s",
+                rendered_hash="t",
+                answer=json.dumps({"name": "book", "arguments": {"city": city}}),
+                scoring_version="1",
+                scores=(NewScore(metric="correct", filter="json", value=float(name == "base")),),
+            )
+            writer.add_samples(store, run, arm, [sample])
+            writer.finish_arm(store, arm, None, "declared")
+        writer.finish_run(store, run)
+    app = run_app(path, "sample", run=run)
+    expected = app.dataframe[0].value
+    assert expected["what"].tolist() == ["call: function", "call: city"]
+    assert expected["expected"].tolist() == ["book", '"<b>Oslo</b>"']
+    assert expected["baseline: base"].tolist() == ["✓ book", '✓ "<b>Oslo</b>"']
+    assert expected["candidate: cand"].tolist() == ["✓ book", '✗ "Rome"']
+    cases.unlink()
+    assert "Not shown: what is right cannot be read" in words_of(run_app(path, "sample", run=run)).replace("\\", "")

@@ -35,7 +35,7 @@ ROW = VerdictRow(
 
 def test_a_row_keeps_its_numbers_and_its_adjusted_p():
     (line,) = forest_frame([ROW]).to_dict("records")
-    assert (line["row"].split(" · ")[0], line["drop"], line["lower"], line["upper"], line["margin"]) == (
+    assert (line["row"], line["drop"], line["lower"], line["upper"], line["margin"]) == (
         "tasks",
         6.0,
         -1.0,
@@ -51,12 +51,12 @@ def test_a_blind_row_shows_no_margin_and_a_family_no_verdict():
     lines = forest_frame([blind, family]).to_dict("records")
     assert [line["verdict"] for line in lines] == ["blind", "described"]
     assert lines[0]["margin"] is None or lines[0]["margin"] != lines[0]["margin"]
-    assert lines[1]["row"].strip().startswith("copying · n 50 · b 4")
+    assert lines[1]["row"].strip() == "copying"
 
 
 def test_a_row_without_a_drop_is_left_out_and_equal_labels_stay_apart():
     frame = forest_frame([ROW, ROW, replace(ROW, drop=None, suite="unscored")])
-    assert [row.split(" · ")[0] for row in frame["row"]] == ["tasks", "tasks (2)"]
+    assert frame["row"].tolist() == ["tasks", "tasks (2)"]
 
 
 def test_the_axis_shows_every_bound_margin_and_zero():
@@ -78,31 +78,45 @@ def test_each_word_has_a_colour_and_a_shape_of_its_own(word):
     assert len({shape for _, shape in MARKS.values()}) == len(MARKS)
 
 
-def test_the_margin_is_drawn_where_a_row_has_one():
+def layers(spec: dict, mark: str, field: str) -> list[dict]:
+    found = [layer for layer in spec["layer"] if layer["mark"]["type"] == mark]
+    return [layer for layer in found if layer["encoding"].get("x", {}).get("field") == field]
+
+
+def test_the_margin_is_drawn_where_a_row_has_one_and_shaded_beyond():
     spec = forest(forest_frame([ROW]), (-5.0, 20.0)).to_dict()
-    tick = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "tick")
-    assert tick["encoding"]["x"]["field"] == "margin"
-    assert tick["transform"] == [{"filter": "isValid(datum.margin)"}]
-    failing = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "bar")
-    assert (failing["encoding"]["x"]["field"], failing["encoding"]["x2"]["field"]) == ("margin", "end")
-    (data,) = [found for found in spec["datasets"].values() if "margin" in found[0]]
-    assert (data[0]["margin"], data[0]["end"]) == (15.0, 20.0)
+    (line,), (failing,) = layers(spec, "rule", "margin"), layers(spec, "rect", "margin")
+    assert line["transform"] == failing["transform"] == [{"filter": "isValid(datum.margin)"}]
+    assert failing["encoding"]["x2"]["field"] == "end"
+    (data,) = spec["datasets"].values()
+    assert (data[0]["margin"], data[0]["end"], data[0]["zero"]) == (15.0, 20.0, 0.0)
 
 
 def test_the_noise_of_the_instrument_is_a_band_inside_the_axis():
     frame = forest_frame([ROW])
     domain = points_domain([frame], (-30.0, 2.0))
     spec = forest(frame, domain, (-30.0, 2.0)).to_dict()
-    band = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "rect")
+    (band,) = layers(spec, "rect", "noise_from")
     assert band["encoding"]["x"]["scale"]["domain"] == list(domain) and domain[0] < -30.0
-    assert not [layer for layer in forest(frame, domain).to_dict()["layer"] if layer["mark"]["type"] == "rect"]
+    (data,) = spec["datasets"].values()
+    assert (data[0]["noise_from"], data[0]["noise_to"]) == (-30.0, 2.0)
+    assert not layers(forest(frame, domain).to_dict(), "rect", "noise_from")
 
 
-def test_every_row_names_its_n_and_both_counts():
-    spec = forest(forest_frame([ROW]), (-5.0, 20.0)).to_dict()
-    text = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "text")
-    assert text["encoding"]["text"]["field"] == "row"
-    assert forest_frame([ROW])["row"][0] == "tasks · n 50 · b 4 · c 1"
+def test_names_and_counts_have_a_strip_of_their_own():
+    """Band, margin, shade and zero begin under it, so that nothing runs through a name."""
+    spec = forest(forest_frame([ROW]), (-5.0, 20.0), (-2.0, 2.0)).to_dict()
+    wide = [
+        *(layers(spec, "rect", "noise_from") + layers(spec, "rect", "margin")),
+        *(layers(spec, "rule", "margin") + layers(spec, "rule", "zero")),
+    ]
+    assert len(wide) == 4
+    for layer in wide:
+        assert layer["encoding"]["y"]["bandPosition"] > 0.4 and layer["encoding"]["y2"]["bandPosition"] == 1
+    names = {layer["encoding"]["text"]["field"]: layer for layer in spec["layer"] if layer["mark"]["type"] == "text"}
+    assert set(names) == {"row", "counts"}
+    assert names["counts"]["mark"]["align"] == "right" and names["counts"]["encoding"]["x"]["value"] == "width"
+    assert forest_frame([ROW])["counts"][0] == "n 50 · b 4 · c 1"
 
 
 def test_a_hostile_name_is_data():

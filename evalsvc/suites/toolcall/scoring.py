@@ -139,7 +139,7 @@ def calls_error(calls: Sequence[Call], expect: Expect, schemas: Schemas) -> str 
 
 def _first_wrong(calls: Sequence[Call], wanted: Sequence[WantedCall], schemas: Schemas) -> str | None:
     """The error of the first call that answers nothing, beside the first expected call of its name left over."""
-    pairs = _matching(calls, wanted)
+    pairs = matching(calls, wanted)
     left = [one for place, one in enumerate(wanted) if place not in pairs]
     used = set(pairs.values())
     for place, call in enumerate(calls):
@@ -160,11 +160,11 @@ def pairing(calls: Sequence[Call], wanted: Sequence[WantedCall]) -> list[int] | 
     """For each expected call the place of the call that answers it, each used once; None where there is no such way."""
     if len(calls) != len(wanted):
         return None
-    pairs = _matching(calls, wanted)
+    pairs = matching(calls, wanted)
     return [pairs[place] for place in range(len(wanted))] if len(pairs) == len(wanted) else None
 
 
-def _matching(calls: Sequence[Call], wanted: Sequence[WantedCall]) -> dict[int, int]:
+def matching(calls: Sequence[Call], wanted: Sequence[WantedCall]) -> dict[int, int]:
     """A largest matching of expected calls to calls, by augmenting paths; the same place is tried first."""
     fit = [[place for place, call in enumerate(calls) if _right(call, one)] for one in wanted]
     taken: dict[int, int] = {}
