@@ -16,6 +16,7 @@ from evalsvc.dashboards.pages import HOME, PAGES, Listed
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.selection import pick
 from evalsvc.dashboards.text import visible_text
+from evalsvc.dashboards.visitors import admitted
 from evalsvc.errors import EvalsvcError
 from evalsvc.store import queries
 from evalsvc.store.session import Store, open_store
@@ -27,6 +28,8 @@ def main() -> None:
     """Opens the database and shows the page that was asked for; whatever is wrong becomes one sentence."""
     st.set_page_config(page_title="evalsvc", page_icon="⚖️", layout="wide")
     st.html(markup.PAGE_STYLE)
+    if not admitted():
+        return
     shown = {
         listed.path: st.Page(
             partial(_page, listed), title=listed.title, icon=listed.icon, url_path=listed.path, default=listed is HOME

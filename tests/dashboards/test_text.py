@@ -53,6 +53,7 @@ def test_the_server_listens_on_loopback_and_reports_nothing():
     arguments = streamlit_args("a b.db", 8600)
     assert arguments[:4] == ["-m", "streamlit", "run", str(APP)]
     assert {"--server.address=127.0.0.1", "--server.port=8600", "--browser.gatherUsageStats=false"} <= set(arguments)
+    assert "--client.showErrorDetails=none" in arguments
     assert arguments[-3:] == ["--", "--db", "a b.db"]
     assert "--server.headless=false" in streamlit_args("x", 1, headless=False)
 
