@@ -94,17 +94,18 @@ def forest(
     tooltip = _forest_tooltip()
     base = alt.Chart(frame)
     with_margin = base.transform_filter("isValid(datum.margin)")
+    margin = with_margin.mark_rule(strokeWidth=2.5, color=MARGIN)
+    beyond = with_margin.mark_rect(color=FAIL, opacity=0.13)
+    judged = any(frame["margin"].notna().tolist())
     word: dict[str, Any] = {"baseline": "middle", "dy": _LABEL_UP, "fontSize": 12, "color": QUIET}
     layers = [
         *([_noise_band(base, scale, below)] if noise is not None else []),
-        with_margin.mark_rect(color=FAIL, opacity=0.13).encode(**below, x=alt.X("margin:Q", scale=scale), x2="end:Q"),
+        *([beyond.encode(**below, x=alt.X("margin:Q", scale=scale), x2="end:Q")] if judged else []),
         base.mark_rule(color=QUIET, strokeWidth=1.5).encode(**below, x=alt.X("zero:Q", scale=scale)),
         base.mark_rule(strokeWidth=2.5, strokeCap="round").encode(
             y=y, x=alt.X("lower:Q", scale=scale), x2="upper:Q", color=colour, tooltip=tooltip
         ),
-        with_margin.mark_rule(strokeWidth=2.5, color=MARGIN).encode(
-            **below, x=alt.X("margin:Q", scale=scale), tooltip=tooltip
-        ),
+        *([margin.encode(**below, x=alt.X("margin:Q", scale=scale), tooltip=tooltip)] if judged else []),
         base.mark_point(filled=True, size=110, opacity=1).encode(y=y, x=x, color=colour, shape=shape, tooltip=tooltip),
         base.mark_text(**word, align="left", limit=_NAME_PIXELS).encode(y=named, x=alt.value(4), text="row:N"),
         base.mark_text(**word, align="right").encode(y=named, x=alt.value("width"), text="counts:N"),

@@ -1,4 +1,7 @@
-"""Charts of whole arms: what a plan costs in accuracy and gives in speed, and which change did it."""
+"""Charts of whole arms: what a plan costs in accuracy and gives in speed, and which change did it.
+
+A layer that would have no mark is left out: an empty group of marks has nothing that a screen reader could say.
+"""
 
 from collections.abc import Sequence
 
@@ -51,19 +54,29 @@ def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.La
     ]
     base = alt.Chart(frame)
     proven = "datum.word == 'PASS' || datum.word == 'baseline'"
+    solid = [word in ("PASS", "baseline") for word in frame["word"]]
+    around = (
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(opacity=0.6)
+        .encode(x=alt.X("low:Q", title=figure), x2="high:Q", y=y, color=colour)
+    )
+    filled = (
+        base.transform_filter(proven)
+        .mark_point(filled=True, size=130, opacity=1)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
+    )
+    hollow = (
+        base.transform_filter(f"!({proven})")
+        .mark_point(filled=False, size=130, strokeWidth=2.5)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
+    )
     front = alt.Chart(pareto(frame, less_is_better=less_is_better))
     layers = [
         front.mark_line(color=QUIET, strokeDash=[5, 4]).encode(x=x, y=y),
         base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q", color=colour),
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(opacity=0.6)
-        .encode(x=alt.X("low:Q", title=figure), x2="high:Q", y=y, color=colour),
-        base.transform_filter(proven)
-        .mark_point(filled=True, size=130, opacity=1)
-        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
-        base.transform_filter(f"!({proven})")
-        .mark_point(filled=False, size=130, strokeWidth=2.5)
-        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
+        *([around] if any(frame["low"].notna().tolist()) else []),
+        *([filled] if any(solid) else []),
+        *([hollow] if not all(solid) else []),
         base.mark_text(align="left", dx=9, dy=-9, fontSize=11, color=QUIET).encode(x=x, y=y, text="arm:N"),
     ]
     return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")
@@ -109,13 +122,17 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
     base = alt.Chart(frame)
     zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET, strokeWidth=1.5)
     bounded = base.transform_filter("isValid(datum.lower) && isValid(datum.upper)")
-    main = base.transform_filter("datum.kind == 'effect'")
-    both = base.transform_filter("datum.kind == 'interaction'")
+    whole = bounded.mark_rule(color=NOISE, strokeWidth=2.5).encode(y=y, x=alt.X("lower:Q", title=caused), x2="upper:Q")
+    effect = base.transform_filter("datum.kind == 'effect'").mark_point(filled=True, size=100, color=NOISE, opacity=1)
+    pair = base.transform_filter("datum.kind == 'interaction'")
+    main = effect.encode(y=y, x=x, tooltip=tooltip)
+    both = pair.mark_point(filled=False, size=100, color=NOISE, strokeWidth=2).encode(y=y, x=x, tooltip=tooltip)
+    kinds = set(frame["kind"])
     layers = [
         zero.encode(x="zero:Q"),
-        bounded.mark_rule(color=NOISE, strokeWidth=2.5).encode(y=y, x=alt.X("lower:Q", title=caused), x2="upper:Q"),
-        main.mark_point(filled=True, size=100, color=NOISE, opacity=1).encode(y=y, x=x, tooltip=tooltip),
-        both.mark_point(filled=False, size=100, color=NOISE, strokeWidth=2).encode(y=y, x=x, tooltip=tooltip),
+        *([whole] if any((frame["lower"].notna() & frame["upper"].notna()).tolist()) else []),
+        *([main] if "effect" in kinds else []),
+        *([both] if "interaction" in kinds else []),
         base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
             y=alt.Y("text:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
         ),

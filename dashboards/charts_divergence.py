@@ -36,19 +36,19 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
     def known(*fields: str) -> alt.Chart:
         return base.transform_filter(" && ".join(f"datum.{field} > 0" for field in fields))
 
+    stored = {field for field in _QUANTILES if any(value > 0 for value in frame[field].tolist() if value is not None)}
+    middle = known("median").mark_point(filled=False, size=70, strokeWidth=2, color=NOISE)
+    to_mean = known("median", "mean").mark_rule(color=NOISE, strokeWidth=2, opacity=0.45)
     layers = [
         known("mean", "largest")
         .mark_rule(color=NOISE, strokeWidth=2, opacity=0.45)
         .encode(y=y, x=x("mean"), x2="largest:Q"),
-        known("median", "mean")
-        .mark_rule(color=NOISE, strokeWidth=2, opacity=0.45)
-        .encode(y=y, x=x("median"), x2="mean:Q"),
-        known("median")
-        .mark_point(filled=False, size=70, strokeWidth=2, color=NOISE)
-        .encode(y=y, x=x("median"), tooltip=tooltip),
+        *([to_mean.encode(y=y, x=x("median"), x2="mean:Q")] if "median" in stored else []),
+        *([middle.encode(y=y, x=x("median"), tooltip=tooltip)] if "median" in stored else []),
         *(
             known(name).mark_tick(color=NOISE, thickness=2.5, size=size).encode(y=y, x=x(name), tooltip=tooltip)
             for name, size in (("p99", 8), ("p999", 13), ("largest", 18))
+            if name in stored
         ),
         known("mean")
         .mark_point(filled=True, size=90, color=NOISE, opacity=1)

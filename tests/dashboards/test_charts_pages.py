@@ -117,8 +117,7 @@ def test_an_unknown_quantile_has_no_mark_and_the_known_ones_stand_by_size():
         layer["encoding"]["x"]["field"]: layer["mark"]["size"] for layer in layers if layer["mark"]["type"] == "tick"
     }
     assert ticks == {"p99": 8, "p999": 13, "largest": 18}
-    (ring,) = [layer for layer in layers if layer["mark"].get("filled") is False]
-    assert ring["transform"] == [{"filter": "datum.median > 0"}]
+    assert not [layer for layer in layers if layer["mark"].get("filled") is False]
     assert {layer["encoding"]["x"]["scale"]["type"] for layer in layers if "scale" in layer["encoding"]["x"]} == {"log"}
 
 
@@ -127,3 +126,14 @@ def test_a_text_is_walked_along_in_order_and_a_zero_has_no_place_on_a_log_axis()
     assert all(layer["encoding"]["x"]["sort"] == ["1-8", "9-16"] for layer in spec["layer"])
     (data,) = spec["datasets"].values()
     assert [line["place"] for line in data] == ["9-16"]
+
+
+def test_a_layer_without_a_mark_is_left_out():
+    """An empty group of marks has nothing that a screen reader could say."""
+    assert marks(FRAMES["effects"].to_dict()) == ["rule", "point", "text"]
+    whole = replace(EFFECT, upper=0.1)
+    pair = replace(whole, changes=(("decode.kv", "fp8"), ("decode.weights", "int4")))
+    assert marks(charts_arms.effects(charts_arms.effects_frame([whole, pair])).to_dict()) == [
+        *("rule", "rule", "point", "point", "text")
+    ]
+    assert marks(charts_series.history(charts_series.history_frame([POINT], {})).to_dict()).count("rule") == 1
