@@ -46,8 +46,10 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
         *([to_mean.encode(y=y, x=x("median"), x2="mean:Q")] if "median" in stored else []),
         *([middle.encode(y=y, x=x("median"), tooltip=tooltip)] if "median" in stored else []),
         *(
-            known(name).mark_tick(color=NOISE, thickness=2.5, size=size).encode(y=y, x=x(name), tooltip=tooltip)
-            for name, size in (("p99", 8), ("p999", 13), ("largest", 18))
+            known(name)
+            .mark_point(shape="stroke", angle=90, color=NOISE, strokeWidth=2.5, size=size)
+            .encode(y=y, x=x(name), tooltip=tooltip)
+            for name, size in (("p99", 40), ("p999", 130), ("largest", 280))
             if name in stored
         ),
         known("mean")

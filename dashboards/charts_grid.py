@@ -40,7 +40,12 @@ def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
     """Families by candidates, coloured from a gain (blue) over 0 to a drop (orange); small and blind cells blank."""
     largest = max([5.0, *(abs(float(drop)) for drop in frame["drop"].dropna().tolist())])
     base = alt.Chart(frame).encode(
-        x=alt.X("arm:N", title="candidate", sort=None, axis=alt.Axis(labelAngle=-30, orient="bottom", labelLimit=140)),
+        x=alt.X(
+            "arm:N",
+            title="candidate",
+            sort=None,
+            axis=alt.Axis(labelAngle=-40, orient="bottom", labelLimit=110, labelOverlap=False),
+        ),
         y=alt.Y("cell:N", title=None, sort=None, axis=alt.Axis(labelLimit=220)),
         tooltip=[
             alt.Tooltip("arm:N", title="candidate"),
@@ -54,7 +59,7 @@ def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
     colour = alt.Color(
         "drop:Q",
         scale=alt.Scale(domain=[-largest, 0, largest], range=["#2166ac", "#f3f1ec", "#d55e00"]),
-        legend=alt.Legend(title="drop, points", orient="bottom"),
+        legend=alt.Legend(title="drop, points", orient="bottom", gradientLength=140),
     )
     cells = base.transform_filter("isValid(datum.drop)").mark_rect(cornerRadius=3).encode(color=colour)
     ink = alt.condition(

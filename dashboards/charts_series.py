@@ -51,7 +51,8 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
         frame: What `history_frame` returned, at least one line.
         promotions: Time (ISO 8601) and name of each promotion.
     """
-    x = alt.X("began:T", title="run began, UTC", scale=alt.Scale(type="utc"))
+    dates = alt.Axis(format="%Y-%m-%d", tickCount=6, labelOverlap=True)
+    x = alt.X("began:T", title="run began, UTC", scale=alt.Scale(type="utc"), axis=dates)
     drops = "drop in points (up is worse)"
     y = alt.Y("drop:Q", title=drops)
     tooltip = [
@@ -123,7 +124,9 @@ def power(frame: pd.DataFrame, items: int, margin: float) -> alt.LayerChart:
             color=alt.Color(
                 "what:N",
                 scale=alt.Scale(domain=kinds, range=[NOISE, FAIL, "#009e73"][: len(kinds)]),
-                legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=320),
+                legend=alt.Legend(
+                    title=None, orient="bottom", columns=1, labelLimit=320, symbolType="stroke", symbolStrokeWidth=3
+                ),
             ),
             strokeDash=alt.StrokeDash("what:N", scale=alt.Scale(domain=kinds), legend=None),
             tooltip=["what:N", "items:Q", alt.Tooltip("points:Q", format=".2f")],

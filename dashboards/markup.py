@@ -34,10 +34,13 @@ STYLE = """<style>
 .ev td.verdict { min-width: 190px; }
 .ev .ev-stick { position: sticky; left: .6rem; max-width: calc(100vw - 4.5rem); }
 .ev table.tight { font-size: .8rem; }
-.ev table.tight th, .ev table.tight td { padding: .35rem .42rem; }
+.ev table.tight th, .ev table.tight td { padding: .35rem .3rem; }
 .ev table.tight .ev-mono { font-size: .72rem; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
+.ev table.overview td.name { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }
+@media (max-width: 640px) { .ev table.overview th, .ev table.overview td { padding: .35rem .4rem; }
+  .ev table.overview .ev-fault { margin-left: 0; white-space: normal; } }
 .ev td.met { opacity: .74; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
 .ev tr.pooled td.name, .ev tr.pooled td.num { font-weight: 600; }
 .ev tr.family td { font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }

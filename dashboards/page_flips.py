@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from evalsvc.dashboards import frames, markup, reads_flips
+from evalsvc.dashboards import charts_flows, frames, markup, reads_flips
 from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import Candidate, RunView
@@ -14,6 +14,8 @@ from evalsvc.dashboards.show import show_table, show_text
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
+FILTER_PIXELS = 168
+MOST_ARMS = 6  # side by side
 ALL = "all"
 _DIRECTIONS = [ALL, "lost", "gained"]
 
@@ -33,6 +35,7 @@ def show(store: Store, view: RunView) -> None:
             st.caption("Items scored in both arms. p: one-sided, of no drop, before Holm, as the gate computed it.")
     else:
         st.info("No gate has decided this candidate: flips are shown, their 2x2 tables and p come with a decision.")
+    _flows(store, view)
     selected = _filtered(found)
     lost = sum(flip.direction == "lost" for flip in selected)
     counted = {(row.suite, row.family, row.through) for row in chosen.rows if row.counted and not row.blind}
@@ -48,6 +51,29 @@ def show(store: Store, view: RunView) -> None:
         _show_flip(flip, texts, view.baseline.name, chosen.arm.name)
 
 
+def _flows(store: Store, view: RunView) -> None:
+    """The same items in every arm: drawn of three and more arms, of the first arms where they are many."""
+    shown = view.candidates[: MOST_ARMS - 1]
+    if len(shown) < 2:
+        return
+    with st.expander(f"Which items flip in which arm: {len(shown) + 1} arms side by side"):
+        flips = {
+            frames.cell(candidate.arm.name): {
+                (flip.suite, flip.family, flip.item, flip.through, flip.repeat): flip.direction == "lost"
+                for flip in flips_of(store, view, candidate)
+            }
+            for candidate in shown
+        }
+        columns, paths = charts_flows.states(frames.cell(view.baseline.name), flips)
+        if not paths:
+            st.caption("No item flips in any of these arms.")
+            return
+        st.altair_chart(charts_flows.flows(columns, paths))
+        left_out = len(view.candidates) - len(shown)
+        more = f" {left_out} more arms are not drawn." if left_out else ""
+        st.caption(f"n {sum(paths.values()):,} items that any arm flips; a band's width is their number.{more}")
+
+
 def flips_of(store: Store, view: RunView, chosen: Candidate) -> list[Flip]:
     """The flips of the chosen candidate, kept while nothing of them can change."""
     arms = (view.baseline, chosen.arm)
@@ -55,25 +81,19 @@ def flips_of(store: Store, view: RunView, chosen: Candidate) -> list[Flip]:
 
 
 def _filtered(found: Sequence[Flip]) -> list[Flip]:
-    columns = st.columns(5)
     chosen = list(found)
-    with columns[0]:
-        direction = pick_text("Direction", "direction", _DIRECTIONS)
-    chosen = [flip for flip in chosen if direction in (ALL, flip.direction)]
-    for column, (label, key, field) in zip(
-        columns[1:],
-        (
+    with st.container(horizontal=True):  # two side by side on a phone
+        direction = pick_text("Direction", "direction", _DIRECTIONS, width=FILTER_PIXELS)
+        chosen = [flip for flip in chosen if direction in (ALL, flip.direction)]
+        for label, key, field in (
             ("Suite", "suite", "suite"),
             ("Family", "family", "family"),
             ("Error class", "error", "wrong_error"),
             ("Computed by", "stages", "stages"),
-        ),
-        strict=True,
-    ):
-        values = sorted({getattr(flip, field) for flip in chosen})
-        with column:
-            wanted = pick_text(label, key, [ALL, *values], lambda value: value or "(none given)")
-        chosen = [flip for flip in chosen if wanted in (ALL, getattr(flip, field))]
+        ):
+            values = sorted({getattr(flip, field) for flip in chosen})
+            wanted = pick_text(label, key, [ALL, *values], lambda value: value or "(none given)", width=FILTER_PIXELS)
+            chosen = [flip for flip in chosen if wanted in (ALL, getattr(flip, field))]
     return chosen
 
 

@@ -1,5 +1,8 @@
 """Page 11: jobs, queue and leases; what failed; what each arm really was."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -9,9 +12,11 @@ from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.show import show_table
 from evalsvc.store import queries
 from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, ScheduleRow
+from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
 
 NEWEST = 50
+INTEGRITY = "integrity"  # error class of a sample that met a page that is not its own
 _TABLES = (
     (
         "Queue and executions",
@@ -42,20 +47,89 @@ def show(store: Store, view: RunView) -> None:
         (arm, kept(store, (arm,), "totals", lambda arm=arm: queries.arm_totals(store, arm.id))) for arm in view.arms
     ]
     st.html(tables.arms_table(totals))
-    _errors(store, view)
+    _abilities(view.arms)
+    failed = {
+        arm.id: kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
+        for arm in view.arms
+    }
+    _incidents(view.arms, failed)
+    _errors(view, failed)
     _jobs(store)
 
 
-def _errors(store: Store, view: RunView) -> None:
+def _abilities(arms: Sequence[ArmRecord]) -> None:
+    """On what and by which kernels each stage ran, counted; a declared arm's own words."""
+    st.html(markup.title("What each arm ran", "Device, arithmetic and kernels of each stage, as its proof counted."))
+    lines = []
+    for arm in arms:
+        stages = [stage for stage in ("prefill", "decode") if (arm.proof or {}).get(stage)]
+        lines += [(arm, stage, (arm.proof or {})[stage]) for stage in stages] or [(arm, "", {})]
+    proofs = [proof for _, _, proof in lines]
+    details = [arm.details for arm, _, _ in lines]
+    show_table(
+        pd.DataFrame(
+            {
+                "arm": frames.text_column([arm.name for arm, _, _ in lines]),
+                "stage": frames.text_column([stage for _, stage, _ in lines]),
+                "proof": frames.text_column([arm.proof_status or "none" for arm, _, _ in lines]),
+                "device": frames.text_column([found.get("device") for found in details]),
+                "longest text": frames.number_column([found.get("max_length") for found in details]),
+                "computed in": frames.text_column([_held(p, "weights", "compute_dtype") for p in proofs]),
+                "weights held as": frames.text_column([_counted(_held(p, "weights", "code_dtypes")) for p in proofs]),
+                "KV held as": frames.text_column([_held(p, "kv", "dtype") for p in proofs]),
+                "kernels, calls": frames.text_column([_counted(p.get("kernels")) for p in proofs]),
+                "tokens computed": frames.number_column([p.get("tokens_computed") for p in proofs]),
+            }
+        )
+    )
+
+
+def _held(proof: Mapping[str, Any], part: str, key: str) -> Any:
+    found = proof.get(part)
+    return found.get(key) if isinstance(found, Mapping) else None
+
+
+def _counted(counts: Any) -> str | None:
+    if not isinstance(counts, Mapping):
+        return None
+    return ", ".join(f"{name} {count:,}" if isinstance(count, int) else str(name) for name, count in counts.items())
+
+
+def _incidents(arms: Sequence[ArmRecord], failed: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> None:
+    """What breaks the trust in an arm: a plan that it did not run, and pages of its KV cache that lied."""
+    st.html(markup.title("Integrity", "A broken check is never a wrong answer: the arm's verdicts are INVALID."))
+    said = []
+    for arm in arms:
+        if arm.proof_status == "mismatched":
+            wrong = "; ".join(str(found) for found in (arm.proof or {}).get("mismatches", ())) or "its plan"
+            said.append((arm.name, "what was measured does not match the plan", None, wrong))
+        for _, error, count, message in failed[arm.id]:
+            if error == INTEGRITY:
+                said.append((arm.name, "pages of the KV cache failed their check", count, message))
+    if not said:
+        st.caption("No incident in the arms of this run.")
+        return
+    columns = list(zip(*said, strict=True))
+    st.warning(f"{len(said)} integrity incident{'s' if len(said) > 1 else ''} in this run.")
+    show_table(
+        pd.DataFrame(
+            {
+                "arm": frames.text_column(columns[0]),
+                "incident": frames.text_column(columns[1]),
+                "samples": frames.number_column(columns[2]),
+                "what was found": frames.text_column(columns[3]),
+            }
+        )
+    )
+
+
+def _errors(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> None:
     held = {
         arm.id: total
         for arm, total in zip(view.arms, (view.baseline_held, *(c.held for c in view.candidates)), strict=True)
     }
     st.html(markup.title("Samples without a score", "An error is never a wrong answer: it is counted apart."))
-    lines = []
-    for arm in view.arms:
-        failed = kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
-        lines += [(arm.name, held[arm.id].samples, *found) for found in failed]
+    lines = [(arm.name, held[arm.id].samples, *found) for arm in view.arms for found in failed[arm.id]]
     if not lines:
         counted = sum(found.samples for found in held.values())
         st.caption(f"Every one of the {counted:,} samples of these arms has a score.")

@@ -77,9 +77,9 @@ def _curves(sizes: list[int], discordance: float, alpha: float) -> pd.DataFrame:
     lines = []
     for n in sizes:
         for what, value in (
-            ("drop that is found in 4 of 5 runs", detectable_drop(n, discordance, alpha=alpha, power=POWER)),
-            ("margin that is proven, as many gained as lost", provable_margin(n, discordance, alpha=alpha)),
-            ("margin that is proven when no item flips", smallest_provable_margin(n, alpha)),
+            ("drop found in 4 of 5 runs", detectable_drop(n, discordance, alpha=alpha, power=POWER)),
+            ("margin proven, gained as lost", provable_margin(n, discordance, alpha=alpha)),
+            ("margin proven, no item flips", smallest_provable_margin(n, alpha)),
         ):
             if isfinite(value) and 0 < value < 1:
                 lines.append({"items": n, "points": 100 * value, "what": what})

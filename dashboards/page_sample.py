@@ -63,13 +63,13 @@ def _number(flips: list[Flip]) -> int | None:
 
 def _head(flips: list[Flip], theirs: Shown, ours: Shown | None) -> None:
     place = next((i for i, flip in enumerate(flips) if flip.candidate_id == theirs.sample_id), None)
-    before, after, about = st.columns([1, 1, 3])
     if place is not None:
-        for column, label, index in ((before, "Previous flip", place - 1), (after, "Next flip", place + 1)):
-            there = 0 <= index < len(flips)
-            number = flips[index].candidate_id if there else 0
-            column.button(label, disabled=not there, on_click=_turn_to, args=(number,))
-        about.caption(f"flip {place + 1:,} of {len(flips):,}, lost first; the address of this page is its permalink")
+        with st.container(horizontal=True, vertical_alignment="center"):
+            for label, index in (("Previous flip", place - 1), ("Next flip", place + 1)):
+                there = 0 <= index < len(flips)
+                number = flips[index].candidate_id if there else 0
+                st.button(label, disabled=not there, on_click=_turn_to, args=(number,))
+        st.caption(f"flip {place + 1:,} of {len(flips):,}, lost first; the address of this page is its permalink")
     direction = flips[place].direction if place is not None else "no flip"
     stages = reads_flips.coverage(theirs.stage_tokens, theirs.handed_over)
     st.html(markup.sample_head(theirs, direction, stages, compared=ours is not None))

@@ -2,12 +2,14 @@
 
 import streamlit as st
 
-from evalsvc.dashboards import markup, tables
+from evalsvc.dashboards import markup, reads_arms, tables
 from evalsvc.dashboards.links import go
 from evalsvc.dashboards.progress import show_progress
 from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.text import markdown_free
 from evalsvc.store.session import Store
 
+MOST_JOBS = 3
 _FIRST = ("REGRESSED", "INVALID", "INCONCLUSIVE", None, "PASS")
 
 
@@ -16,6 +18,7 @@ def show(store: Store, view: RunView) -> None:
     st.html(markup.header(view, "Verdict"))
     if not view.finished:
         show_progress(store, view)
+    _failed_jobs(store)
     if not view.candidates:
         st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
         return
@@ -46,3 +49,15 @@ def show(store: Store, view: RunView) -> None:
 
 def _gate_command(view: RunView, address: str) -> str:
     return f"evalsvc gate --baseline {view.baseline.address} --candidate {address} --policy POLICY"
+
+
+def _failed_jobs(store: Store) -> None:
+    """Jobs that did not end well the last time, since their runs are not among those on this page."""
+    failed = reads_arms.failed_jobs(store)
+    for job, planned, status, message in failed[:MOST_JOBS]:
+        ended = "was missed" if status == "missed" else "failed"
+        what = f"Job {job}, planned for {markup.minute(planned)}, {ended}"
+        st.warning(markdown_free(f"{what}: {message}" if message else f"{what}.", 300))
+    if failed:
+        more = f" ({len(failed) - MOST_JOBS} more)" if len(failed) > MOST_JOBS else ""
+        go("health", f"All jobs and their messages{more}")

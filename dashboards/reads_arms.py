@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.reads_flips import score_that_counts
 from evalsvc.history import Point, changes_since, point_of, with_change_points
+from evalsvc.store.job_tables import ExecutionRow
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
@@ -143,3 +144,19 @@ def rows_of_table(store: Store, table: Any, columns: Sequence[str], most: int, n
     with store.session() as session:
         found = session.execute(select(*chosen).order_by(getattr(table, newest).desc()).limit(most))
         return [dict(zip(columns, row, strict=True)) for row in found]
+
+
+def failed_jobs(store: Store) -> list[tuple[str, str, str, str]]:
+    """Jobs whose newest ended execution failed or was missed: job, planned time, status and message, newest first."""
+    newest = (
+        select(func.max(ExecutionRow.id))
+        .where(ExecutionRow.status.in_(("done", "failed", "missed")))
+        .group_by(ExecutionRow.job)
+    )
+    query = (
+        select(ExecutionRow.job, ExecutionRow.planned_at, ExecutionRow.status, ExecutionRow.message)
+        .where(ExecutionRow.id.in_(newest), ExecutionRow.status != "done")
+        .order_by(ExecutionRow.planned_at.desc())
+    )
+    with store.session() as session:
+        return [(job, planned, status, message or "") for job, planned, status, message in session.execute(query)]

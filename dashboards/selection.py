@@ -11,7 +11,15 @@ T = TypeVar("T")
 NAME_CHARACTERS = 80
 
 
-def pick(label: str, key: str, choices: Mapping[str, T], name: Callable[[T], str], default: str | None = None) -> T:
+def pick(
+    label: str,
+    key: str,
+    choices: Mapping[str, T],
+    name: Callable[[T], str],
+    default: str | None = None,
+    *,
+    width: int | None = None,
+) -> T:
     """A select box whose choice is the address's `key`, kept across pages.
 
     Args:
@@ -20,6 +28,7 @@ def pick(label: str, key: str, choices: Mapping[str, T], name: Callable[[T], str
         choices: By the text that stands in the address, at least one.
         name: How a choice is shown.
         default: Chosen where the address names none that there is; the first without it.
+        width: Of the box, pixels; as wide as there is room without it.
     """
     options = list(choices)
     kept = f"kept_{key}"
@@ -37,13 +46,16 @@ def pick(label: str, key: str, choices: Mapping[str, T], name: Callable[[T], str
         format_func=lambda option: visible_text(name(choices[option]), NAME_CHARACTERS),
         on_change=_follow,
         args=(key, box),
+        width=width or "stretch",
     )
     return choices[chosen]
 
 
-def pick_text(label: str, key: str, choices: list[str], shown: Callable[[str], str] = str) -> str:
+def pick_text(
+    label: str, key: str, choices: list[str], shown: Callable[[str], str] = str, *, width: int | None = None
+) -> str:
     """As `pick`, of texts that are their own names."""
-    return pick(label, key, {choice: choice for choice in choices}, shown)
+    return pick(label, key, {choice: choice for choice in choices}, shown, width=width)
 
 
 def _follow(key: str, box: str) -> None:
