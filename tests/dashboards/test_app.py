@@ -372,6 +372,101 @@ def test_the_trade_off_of_measured_arms(run_app, database, tmp_path, words_of):
     assert "choose another cell" in words_of(choose(app, "Figure", "cost"))
 
 
+def test_the_trade_off_of_capacity_and_of_unequal_largest_concurrencies(run_app, words_of, database, tmp_path):
+    """Capacity is one figure an arm whatever the concurrency; `at most` takes each arm's own largest one."""
+    path = Path(shutil.copy(database, tmp_path / "capacity.db"))
+    with open_store(path) as store:
+        for number, arm in enumerate(queries.arms(store, 1)[:2]):
+            common = {"fingerprint": arm.fingerprint, "arm": arm.name, "plan": arm.plan, "device": "cpu"}
+            common |= {"settings_hash": "s", "settings": {"memory_bytes": 10**9}}
+            parts = {"weights_bytes": 2 * 10**8, "other_bytes": 0, "kv_bytes_per_token": 20_000 // (1 + number)}
+            room = {"decode": {**parts, "pool_tokens": 1000}}
+            save(store, Measurement(**common, kind="capacity", figures=room))
+            for at_once in (1, 4, 8)[: 2 + number]:
+                figures = {"ttft_s": [0.1], "itl_s": [0.01], "e2e_s": [1.0], "prompt_tokens": 100, "wall_s": 1.0}
+                figures |= {"generated_tokens": 50 * at_once}
+                cell = {"prompt_tokens": 64, "concurrency": at_once, "figures": figures}
+                save(store, Measurement(**common, kind="serving", **cell))
+    app = choose(run_app(path, "tradeoff"), "Figure", "capacity")
+    table = app.dataframe[0].value
+    assert table["value"].tolist() == [8e8 // 20_000, 8e8 // 10_000] and len(app.selectbox) == 4
+    assert "tokens of keys and values that fit" in json.dumps(json.loads(app.get("vega_lite_chart")[0].proto.spec))
+    app = choose(app, "Figure", "throughput")
+    for at_once, shown in (("4", [200.0, 200.0]), ("8", [400.0]), ("at most", [200.0, 400.0])):
+        assert choose(app, "Requests at once", at_once).dataframe[0].value["value"].tolist() == shown
+
+
+def test_three_arms_flow_side_by_side_and_two_do_not(run_app, words_of, database, hostile_database):
+    app = run_app(database, "flips", candidate="kv-damaged")
+    assert len(app.get("vega_lite_chart")) == 1
+    flipped = set()
+    with open_store(database, read_only=True) as store:
+        base, *others = queries.arms(store, 1)
+        for arm in others[:5]:
+            flipped |= {(f["suite"], f["item"], f["through"]) for f in queries.flips(store, base, arm)}
+    assert f"n {len(flipped):,} items that any arm flips" in words_of(app)
+    assert not run_app(hostile_database, "flips").get("vega_lite_chart")
+
+
+def test_a_job_that_failed_stands_on_the_first_page_until_it_ends_well(run_app, markup_of, database, tmp_path):
+    path = Path(shutil.copy(database, tmp_path / "failed.db"))
+    times = [f"2026-11-{day}T01:00:00.000+00:00" for day in (28, 29, 30)]
+    with open_store(path) as store, store.session() as session, session.begin():
+        for job in ("nightly", "other"):
+            session.add(ScheduleRow(job=job, cron="0 2 * * *", time_zone="UTC", seen_until=times[0]))
+        session.flush()
+        for job, at, status in (
+            ("other", times[0], "failed"),
+            ("other", times[1], "done"),
+            ("nightly", times[0], "done"),
+            ("nightly", times[1], "failed"),
+            ("nightly", times[2], "queued"),
+        ):
+            session.add(ExecutionRow(job=job, planned_at=at, not_before=at, status=status, message="no *disk*"))
+    (warning,) = run_app(path).warning
+    said = warning.value.replace("\\", "")
+    assert said == "Job nightly, planned for 2026-11-29 01:00 UTC, failed: no *disk*" and "\\*disk" in warning.value
+    assert not run_app(database).warning
+
+
+def test_integrity_and_what_ran_stand_on_the_health_page(run_app, words_of, database, tmp_path):
+    app = run_app(database, "health")
+    ran = next(frame.value for frame in app.dataframe if "kernels, calls" in frame.value)
+    assert ran["kernels, calls"].tolist() == ["linear.bf16.torch 210"] * len(ran) and len(ran) == 12
+    assert "No incident" in words_of(app) and not app.warning
+    path = tmp_path / "incident.db"
+    stage = {"weights": "bf16", "kv": "bf16"}
+    with open_store(path, create=True) as store:
+        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        for name in ("base", "torn"):
+            facts = {"plan": "w=bf16", "stages": {"decode": stage}, "injected": {}, "details": {}, "expected": 1}
+            arm = writer.open_arm(store, run, name=name, fingerprint=name, **facts)
+            failed = {"status": "error", "error_class": "integrity", "error_message": "page 3 is of another sequence"}
+            sample = NewSample(
+                suite="s",
+                item_id="i",
+                item_hash="i",
+                family="f",
+                cluster="",
+                metric="acc",
+                filter="none",
+                chance=0.0,
+                scored_by="generation",
+                request_hash="r",
+                settings_hash="s",
+                rendered_hash="t",
+                **(failed if name == "torn" else {}),
+            )
+            writer.add_samples(store, run, arm, [sample])
+            writer.finish_arm(store, arm, {"mismatches": ["decode.kv is bf16"]}, "mismatched")
+        writer.finish_run(store, run)
+    app = run_app(path, "health")
+    assert app.warning[0].value == "3 integrity incidents in this run."
+    found = next(frame.value for frame in app.dataframe if "incident" in frame.value)
+    assert found["what was found"].tolist() == ["decode.kv is bf16"] * 2 + ["page 3 is of another sequence"]
+    assert found["samples"].tolist()[-1] == 1
+
+
 def test_divergence_shows_quantiles_by_stage_and_place_and_says_which_were_not_stored(run_app, words_of, database):
     app = run_app(database, "divergence", candidate="int4-asym")
     whole, along = (found.value for found in app.dataframe)

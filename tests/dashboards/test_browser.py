@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,10 +17,15 @@ from typing import Any
 import pytest
 
 from evalsvc.dashboards.launch import streamlit_args
+from evalsvc.dashboards.pages import HOME, PAGES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs" / "images"
+SCREENSHOTS = ROOT / "build" / "screenshots"  # kept after the test; ignored by git
+# Opened at a page's own address, Streamlit asks beside it first to find out under which path it is served.
+PROBES = ("/_stcore/health", "/_stcore/host-config")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--no-sandbox",
@@ -83,8 +89,34 @@ def picture(page: Any, folder: Path, name: str, *, whole: bool = True) -> None:
     page.set_viewport_size(size)
 
 
-def opened_page(browser: Any, url: str, width: int = 1280) -> Any:
-    page = browser.new_page(viewport={"width": width, "height": 900})
+def faults(page: Any) -> list[str]:
+    """What axe-core finds serious or critical of a page as it stands."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    found = axe.Axe().run(page).response["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {node['html'][:200]}: {node['failureSummary'][:300]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+def listen(page: Any) -> list[str]:
+    """Collects what a page complains about from now on."""
+    complaints: list[str] = []
+
+    def note(said: Any) -> None:
+        if said.type == "error":
+            complaints.append(f"{said.text} {said.location.get('url', '')}")
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+    return complaints
+
+
+def opened_page(browser: Any, url: str, width: int = 1280, scheme: str = "light") -> Any:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.goto(url)
     settled(page, "Verdict")
     return page
@@ -100,23 +132,24 @@ def settled(page: Any, title: str) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_reviewers_story_from_the_verdict_to_the_sample(browser, database, tmp_path, width):
+def test_a_reviewers_story_from_the_verdict_to_the_sample(browser, database, width):
     """Which plan regressed, where, in which answers, and since when; hostile answers on the way stay text."""
     with served(database) as url:
-        complaints: list[str] = []
-        page = opened_page(browser, url, width)
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        complaints = listen(page)
+        page.goto(url)
+        settled(page, "Verdict")
         for wanted in ("✓ PASS", "▼ REGRESSED", "? INCONCLUSIVE", "⊘ INVALID: blind", "injected fault: decode_k_scale"):
             assert wanted in page.inner_text("body")
-        picture(page, tmp_path, f"verdict-{width}")
+        picture(page, SCREENSHOTS, f"verdict-{width}")
+        assert faults(page) == []
 
         page.get_by_role("link", name="Compare kv-damaged").click()
         settled(page, "Compare")
         page.locator('[data-testid="stVegaLiteChart"] canvas, svg.marks').first.wait_for(timeout=60_000)
         assert "candidate=kv-damaged" in page.url and "baseline=1" in page.url
-        picture(page, tmp_path, f"compare-{width}")
+        picture(page, SCREENSHOTS, f"compare-{width}")
+        assert faults(page) == []
 
         page.get_by_role("link", name="Answers that flipped").click()
         settled(page, "Flips")
@@ -124,13 +157,15 @@ def test_a_reviewers_story_from_the_verdict_to_the_sample(browser, database, tmp
         page.get_by_text("shown by this choice").wait_for()
         page.get_by_text("<script>document.title='owned'</script><img src=x onerror=alert(1)>").first.wait_for()
         assert page.title() != "owned" and page.locator("img[src=x]").count() == 0
-        picture(page, tmp_path, f"flips-{width}")
+        picture(page, SCREENSHOTS, f"flips-{width}")
+        assert faults(page) == []
 
         page.get_by_role("link", name="Open this sample").first.click()
         settled(page, "Sample")
         assert "sample=" in page.url
         page.get_by_text("Where the answers part").wait_for()
-        picture(page, tmp_path, f"sample-{width}")
+        picture(page, SCREENSHOTS, f"sample-{width}")
+        assert faults(page) == []
         first = page.url
         page.get_by_role("button", name="Next flip").click()
         page.get_by_text("flip 2 of").wait_for()
@@ -141,8 +176,26 @@ def test_a_reviewers_story_from_the_verdict_to_the_sample(browser, database, tmp
         page.get_by_role("link", name="History", exact=True).click()
         settled(page, "History")
         assert "candidate=kv-damaged" in page.url
-        picture(page, tmp_path, f"history-{width}")
+        picture(page, SCREENSHOTS, f"history-{width}")
+        assert faults(page) == []
         assert complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_every_page_opens_by_its_own_address(browser, history_database, width, scheme):
+    """Drawn whole, to be read by everybody, in the browser's colours, with no complaint but the two known questions."""
+    with served(history_database) as url:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        complaints = listen(page)
+        for listed in PAGES:
+            page.goto(f"{url}/{'' if listed is HOME else listed.path}?candidate=fp8-kv")
+            settled(page, listed.title)
+            picture(page, SCREENSHOTS, f"{listed.path}-{width}-{scheme}")
+            assert faults(page) == [], listed.path
+            ground = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+            assert (sum(int(part) for part in re.findall(r"\d+", ground)[:3]) < 380) == (scheme == "dark")
+        asked = [said for said in complaints if not ("404" in said and said.endswith(PROBES))]
+        assert asked == []
 
 
 @pytest.mark.skipif(os.environ.get("EVALSVC_UPDATE_SCREENSHOTS") != "1", reason="set EVALSVC_UPDATE_SCREENSHOTS=1")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from evalsvc.dashboards import charts_arms, charts_divergence, charts_grid, charts_series
+from evalsvc.dashboards import charts_arms, charts_divergence, charts_flows, charts_grid, charts_series
 from evalsvc.history import Point
 from evalsvc.verdict.attribution import Effect
 from evalsvc.verdict.history import ChangePoint
@@ -136,3 +136,31 @@ def test_a_layer_without_a_mark_is_left_out():
         *("rule", "rule", "point", "point", "text")
     ]
     assert marks(charts_series.history(charts_series.history_frame([POINT], {})).to_dict()).count("rule") == 1
+
+
+def test_items_flow_from_arm_to_arm_and_none_is_lost_on_the_way():
+    columns, paths = charts_flows.states("base", {"a": {1: True, 2: True, 3: False}, "b": {1: True}})
+    assert columns == ["base", "a", "b"]
+    assert paths == {(True, False, False): 1, (True, False, True): 1, (False, True, False): 1}
+    stacks = charts_flows.stacks(columns, paths)
+    assert stacks.groupby("arm")["items"].sum().tolist() == [3, 3, 3]
+    assert stacks.loc[stacks["state"] == "right", "items"].tolist() == [2, 1, 1]
+    bands = charts_flows.bands(columns, paths)
+    ends = bands.groupby("band").agg(first=("x", "min"), last=("x", "max"), items=("items", "first"))
+    assert ends["items"].tolist() == [2, 1, 1, 1, 1] and ends["first"].min() > 0 and ends["last"].max() < 2
+    for side in ("min", "max"):  # at either end bands lie side by side and fill the height
+        for place in (0, 1):
+            here = bands[bands["band"].str.startswith(str(place))]
+            edge = here[here["x"] == getattr(here["x"], side)()].sort_values("low")
+            assert edge["low"].tolist() == pytest.approx([0, *edge["high"].tolist()[:-1]])
+            assert edge["high"].max() == pytest.approx(1)
+
+
+def test_the_flow_chart_has_bands_blocks_counts_and_names():
+    columns, paths = charts_flows.states("base", {"a": {1: True, 2: False}, "b": {1: True}})
+    spec = charts_flows.flows(columns, paths).to_dict()
+    assert marks(spec) == ["area", "rect", "text", "text"]
+    area, blocks, counts, names = spec["layer"]
+    assert (area["encoding"]["detail"]["field"], area["encoding"]["y2"]["field"]) == ("band", "high")
+    assert area["encoding"]["color"]["scale"] == blocks["encoding"]["color"]["scale"]
+    assert counts["encoding"]["text"]["field"] == "items" and names["encoding"]["text"]["field"] == "arm"
