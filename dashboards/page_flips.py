@@ -14,7 +14,7 @@ from evalsvc.dashboards.show import show_table, show_text
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
-FILTER_PIXELS = 168
+FILTER_PIXELS = 160
 MOST_ARMS = 6  # side by side
 ALL = "all"
 _DIRECTIONS = [ALL, "lost", "gained"]

@@ -60,6 +60,9 @@ def show(store: Store, view: RunView) -> None:
 def _abilities(arms: Sequence[ArmRecord]) -> None:
     """On what and by which kernels each stage ran, counted; a declared arm's own words."""
     st.html(markup.title("What each arm ran", "Device, arithmetic and kernels of each stage, as its proof counted."))
+    if not any(arm.proof for arm in arms):
+        st.caption("No stage of these arms was measured: a run on the embedded engine stores what it really ran.")
+        return
     lines = []
     for arm in arms:
         stages = [stage for stage in ("prefill", "decode") if (arm.proof or {}).get(stage)]

@@ -74,13 +74,15 @@ def _source(view: RunView, row: object) -> str:
 
 
 def _curves(sizes: list[int], discordance: float, alpha: float) -> pd.DataFrame:
-    lines = []
-    for n in sizes:
-        for what, value in (
-            ("drop found in 4 of 5 runs", detectable_drop(n, discordance, alpha=alpha, power=POWER)),
-            ("margin proven, gained as lost", provable_margin(n, discordance, alpha=alpha)),
-            ("margin proven, no item flips", smallest_provable_margin(n, alpha)),
-        ):
-            if isfinite(value) and 0 < value < 1:
-                lines.append({"items": n, "points": 100 * value, "what": what})
+    curves = {
+        "drop found in 4 of 5 runs": lambda n: detectable_drop(n, discordance, alpha=alpha, power=POWER),
+        "margin proven, gained as lost": lambda n: provable_margin(n, discordance, alpha=alpha),
+        "margin proven, no item flips": lambda n: smallest_provable_margin(n, alpha),
+    }
+    lines = [
+        {"items": n, "points": 100 * value, "what": what}
+        for what, curve in curves.items()
+        for n in sizes
+        if isfinite(value := curve(n)) and 0 < value < 1
+    ]
     return pd.DataFrame(lines, columns=["items", "points", "what"])
