@@ -1,8 +1,9 @@
 """Flipped items from arm to arm, as bands between stacks of right and wrong: a Sankey diagram out of areas."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -16,9 +17,7 @@ _STACK = 0.08  # half the width of a stack, of the distance between two
 _HEIGHT = 340
 
 
-def states(
-    baseline: str, flips: Mapping[str, Mapping[Hashable, bool]]
-) -> tuple[list[str], dict[tuple[bool, ...], int]]:
+def states(baseline: str, flips: Mapping[str, Mapping[Any, bool]]) -> tuple[list[str], dict[tuple[bool, ...], int]]:
     """How items that any arm flips go through the arms.
 
     Args:
