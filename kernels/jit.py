@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from evalsvc.errors import CapabilityError
 
 try:
@@ -139,7 +141,8 @@ def _interpretable_library() -> Iterator[None]:
         for name, value in held[0][1].items():
             if isinstance(value, triton.runtime.jit.JITFunction):
                 setattr(tl, name, _interpreted(value))
-        yield
+        with numpy.errstate(all="ignore"):  # what is not finite is no mistake of the interpreter's
+            yield
     finally:
         for part, names in held:
             for name, value in list(vars(part).items()):
