@@ -1,5 +1,7 @@
 """`evalsvc db`: the database itself."""
 
+from typing import Annotated
+
 import typer
 
 from evalsvc.cli.common import DEFAULT_DB, Db, Json
@@ -99,3 +101,45 @@ def vacuum(db: Db = DEFAULT_DB) -> None:
         vacuum_store(store)
         after = stats_of(store).size
     stdout_console().print(f"{store.name}: {before / 2**20:,.1f} MiB became {after / 2**20:,.1f}", soft_wrap=True)
+
+
+@app.command()
+def prune(
+    keep: Annotated[int, typer.Option(metavar="N", min=1, help="Newest runs of each experiment that stay.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Drop them; without it nothing is changed.")] = False,
+    db: Db = DEFAULT_DB,
+    json: Json = False,
+) -> None:
+    """Drop old runs with all that is theirs; without --yes, say what would go and what stays.
+
+    The newest N of each experiment stay, whatever was ever promoted, what a decision joins to another run, and an
+    unfinished run of a job. The file keeps its size until `evalsvc db vacuum`.
+
+    \b
+    Example:
+      evalsvc db prune --keep 90 --db results/evalsvc.sqlite
+    """
+    from evalsvc.cli.common import one_line, print_json, stdout_console
+    from evalsvc.store.lock import run_lock
+    from evalsvc.store.prune import plan_pruning
+    from evalsvc.store.prune import prune as prune_store
+    from evalsvc.store.session import open_store
+
+    if yes:
+        with run_lock(db), open_store(db) as store:
+            found = prune_store(store, keep)
+    else:
+        with open_store(db, read_only=True) as store:
+            found = plan_pruning(store, keep)
+    if json:
+        runs = [{"run": run.id, "experiment": run.experiment, "samples": run.samples} for run in found.dropped]
+        kept = {str(run_id): why for run_id, why in found.kept.items()}
+        document = {"done": yes, "runs": runs, "rows": found.rows, "kept": kept}
+        print_json({"schema": "evalsvc.db-prune/1", "database": store.name, **document})
+        return
+    lines = [f"run {run_id} stays: {why}" for run_id, why in found.kept.items()]
+    what = "is dropped" if yes else "would go"
+    lines += [f"run {run.id} {what}: {run.experiment}, {run.samples:,} samples" for run in found.dropped]
+    rows = ", ".join(f"{count:,} {name}" for name, count in found.rows.items()) or "nothing"
+    lines.append(f"{'dropped' if yes else 'would drop'}: {rows}" + ("" if yes or not found.rows else "; --yes does it"))
+    stdout_console().print("\n".join(map(one_line, lines)), soft_wrap=True)

@@ -84,6 +84,7 @@ def render_arm(
         ("stopped", _stopped(arm)),
         ("samples", f"{totals.samples:,} of {arm.expected:,}, {totals.errors} errors, {totals.skipped} skipped"),
         ("copied", ", ".join(f"{count:,} from {source}" for source, count in arm.details.get("reused", {}).items())),
+        ("escaped", _escaped(totals)),
         ("tokens", _tokens(totals)),
         ("computing", seconds),
         ("note", arm.details.get("note")),
@@ -111,6 +112,13 @@ def _stopped(arm: ArmRecord) -> str | None:
     if arm.stopped is None:
         return None
     return f"{arm.stopped['word']} after {arm.stopped['items']:,} of {arm.stopped['planned']:,} items"
+
+
+def _escaped(totals: ArmTotals) -> str | None:
+    """What cannot be read back as it was written."""
+    if not totals.escaped:
+        return None
+    return f"{totals.escaped:,} samples hold characters that no database text can; they stand as \\udc80-like escapes"
 
 
 def _tokens(totals: ArmTotals) -> str | None:

@@ -317,9 +317,10 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
         func.sum(Sample.prompt_tokens),
         func.sum(Sample.answer_tokens),
         func.sum(func.coalesce(prefill + decode, prefill, decode)),
+        func.count().filter(Sample.escaped),
     ).where(Sample.arm_id == arm_id)
     with store.session() as session:
-        samples, errors, skipped, prompt_tokens, answer_tokens, seconds = session.execute(query).one()
+        samples, errors, skipped, prompt_tokens, answer_tokens, seconds, escaped = session.execute(query).one()
     return ArmTotals(
         samples=samples,
         errors=errors,
@@ -327,6 +328,7 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,
         seconds=seconds,
+        escaped=escaped,
     )
 
 

@@ -313,7 +313,12 @@ class BaselineRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmTotals:
-    """Sums over an arm's samples; None where no sample knows. `seconds` is work (waiting in a queue left out)."""
+    """Sums over an arm's samples; None where no sample knows.
+
+    Attributes:
+        seconds: Of work; waiting in a queue is left out.
+        escaped: Samples that hold `\\udc80`-like escapes for what no database text can hold.
+    """
 
     samples: int
     errors: int
@@ -321,3 +326,4 @@ class ArmTotals:
     prompt_tokens: int | None
     answer_tokens: int | None
     seconds: float | None
+    escaped: int = 0

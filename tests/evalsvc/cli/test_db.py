@@ -4,8 +4,12 @@ import json
 
 from sqlalchemy import create_engine, text
 
+from evalsvc.store import writer
 from evalsvc.store.migrations import migrate
 from evalsvc.store.schema import REVISION
+from evalsvc.store.session import open_store
+
+from .conftest import HOSTILE
 
 
 def test_upgrade_says_what_the_database_is_now_and_where_the_backup_is(evalsvc, tmp_path):
@@ -39,3 +43,20 @@ def test_damage_is_named_and_exits_2(evalsvc, evalsvc_json, db):
     says = "arm 1:base counts 7 samples with 0 errors, and has 120 with 0"
     assert evalsvc("db", "check", "--db", db) == (2, says + "\n", "")
     assert evalsvc_json("db", "check", "--db", db)[1]["problems"] == [says]
+
+
+def test_pruning_says_first_and_does_it_when_told(evalsvc, evalsvc_json, db, add_arm):
+    with open_store(db) as store:
+        for _ in range(2):
+            later = {"experiment": HOSTILE, "experiment_hash": "x", "resolved": {}, "baseline": "base", "seed": 0}
+            run_id = writer.open_run(store, **later)
+            add_arm(store, run_id, "base")
+            writer.finish_run(store, run_id)
+    code, out, err = evalsvc("db", "prune", "--keep", 1, "--db", db)
+    assert (code, err) == (0, "") and "run 1 would go: e[red]\\x1b[31m, 360 samples" in out and "--yes does it" in out
+    evalsvc("baseline", "promote", "1:good", "--name", "prod", "--why", "w", "--db", db)
+    code, document = evalsvc_json("db", "prune", "--keep", 1, "--yes", "--db", db)
+    assert (document["done"], document["kept"]) == (True, {"1": "promoted as @prod"})
+    assert [run["run"] for run in document["runs"]] == [3] and document["rows"]["samples"] == 120
+    assert evalsvc("db", "check", "--db", db)[0] == 0
+    assert evalsvc("db", "prune", "--keep", 0, "--db", db)[0] == 2
