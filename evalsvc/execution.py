@@ -20,7 +20,7 @@ from evalsvc.ordering import plan_looks
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
 from evalsvc.policy import Policy
-from evalsvc.questions import Question, questions
+from evalsvc.questions import Question, hash_of, questions
 from evalsvc.reusing import copy_earlier
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
@@ -45,6 +45,7 @@ class Prepared:
     hash: str
     passages: list[str]
     allow_code: bool = False
+    template: str | None = None
 
     @property
     def own_prompts(self) -> list[Question]:
@@ -63,6 +64,16 @@ class Prepared:
             for q in self.asked
         ]
         return experiment_hash(self.experiment, asked, self.passages)
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """What a history names when it changed: of each suite a hash of all that it asks and its scoring version."""
+        asked: dict[str, list[list[Any]]] = {}
+        for question in self.asked:
+            asked.setdefault(question.suite.name, []).append([*question.key, question.item.chance])
+        scoring = {question.suite.name: question.suite.scoring_version for question in self.asked}
+        suites = {name: {"items": hash_of(sorted(keys)), "scoring": scoring[name]} for name, keys in asked.items()}
+        return {"suites": suites, "template": None if self.template is None else hash_of(self.template)}
 
     def items_by_suite(self) -> dict[str, int]:
         """Items of each suite that carry a verdict, each item once; suites without any are left out."""
@@ -97,7 +108,7 @@ def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
             )
     suites = [load_suite(spec, base_dir, template, allow_code=allow_code) for spec in experiment.suites]
     asked = questions(suites, experiment.throughs)
-    prepared = Prepared(path, experiment, base_dir, asked, "", passages, allow_code)
+    prepared = Prepared(path, experiment, base_dir, asked, "", passages, allow_code, template)
     return replace(prepared, hash=prepared.hash_under({}))
 
 
@@ -342,7 +353,7 @@ def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None, k
 
 
 def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], prepared: Prepared) -> dict[str, ArmRun]:
-    experiment = prepared.experiment
+    experiment, versions = prepared.experiment, prepared.versions
     return {
         fact.name: ArmRun(
             run_id,
@@ -354,7 +365,7 @@ def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], prepared: P
                 plan=fact.plan,
                 stages=fact.stages,
                 injected=fact.injected,
-                details={**fact.details, "note": experiment.arms[fact.name].note},
+                details={**fact.details, "note": experiment.arms[fact.name].note, **versions},
                 expected=len(prepared.asked),
             ),
             fact,

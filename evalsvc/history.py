@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from evalsvc.errors import EvidenceError
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, find_faults
-from evalsvc.policy import Policy
-from evalsvc.reading import measure_pairs
+from evalsvc.series import OWN, POOLED, Measure, figures_of
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
@@ -26,10 +24,12 @@ class Point:
         n: Items scored in both arms.
         lost: Of them right in the baseline only.
         gained: Of them right in the arm only.
-        drop: Pooled over all suites, each item once; None where the run cannot be compared, and `fault` says why.
+        drop: Pooled over all suites, each item once, or of one suite; None where the run cannot be compared, and
+            `fault` says why.
         interval: Two-sided 95 % interval of the drop.
         changed: Settings of the arm that differ from those in the run before, as `key: old -> new`.
         change: The change point that begins here, where one does.
+        in_units: Drop, interval and levels are in units of the metric's own, not proportions.
     """
 
     address: str
@@ -42,27 +42,44 @@ class Point:
     fault: str = ""
     changed: tuple[str, ...] = ()
     change: ChangePoint | None = None
+    in_units: bool = False
 
 
 def history(store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05) -> list[Point]:
-    """The series of an arm, oldest run first, with its change points: an alert, never a verdict.
+    """The series of an arm over all suites pooled; as `histories`."""
+    return histories(store, baseline, name, alpha=alpha)[POOLED]
+
+
+def histories(
+    store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05, measure: Measure = OWN
+) -> dict[str, list[Point]]:
+    """The series of an arm by suite, oldest run first, with their change points: alerts, never verdicts.
 
     Args:
         store: Where the runs are.
         baseline: What every run is compared with.
         name: The arm's name in the runs.
         alpha: A level changes where the permutation p of a split is at most this.
+        measure: What is compared. Series of the items' own metric that were kept (`keep_series`) are not read again.
+
+    Returns:
+        By suite, and of all suites pooled under the empty name, unless the metric has units of its own.
 
     Raises:
-        EvidenceError: No finished run has this arm.
+        EvidenceError: No finished run has this arm, or none of its samples has the metric.
     """
-    times = {run.id: run.created_at for run in queries.runs(store)}
     arms = arms_of(store, baseline, name)
-    points = [
-        point_of(store, baseline, arm, times[arm.run_id], changes_since(before, arm))
-        for before, arm in zip([None, *arms], arms, strict=False)
-    ]
-    return with_change_points(points, alpha=alpha)
+    times = queries.begun(store)
+    found: dict[str, list[Point]] = {}
+    for before, arm in zip([None, *arms], arms, strict=False):
+        about = {"address": arm.address, "created_at": times[arm.run_id], "changed": changes_since(before, arm)}
+        figures = figures_of(store, baseline, arm, measure)
+        for suite in figures:
+            found.setdefault(suite, [])
+        for suite, points in found.items():
+            fault = {"fault": "not asked in this run"}
+            points.append(Point(**about, **figures.get(suite, figures[POOLED] if set(figures) == {POOLED} else fault)))
+    return {suite: with_change_points(points, alpha=alpha) for suite, points in sorted(found.items())}
 
 
 def arms_of(store: Store, baseline: ArmRecord, name: str) -> list[ArmRecord]:
@@ -93,7 +110,7 @@ def with_change_points(found: Sequence[Point], *, alpha: float = 0.05) -> list[P
 
 
 def point_of(store: Store, baseline: ArmRecord, arm: ArmRecord, created_at: str, changed: tuple[str, ...]) -> Point:
-    """One run of the arm against the baseline.
+    """One run of the arm against the baseline, all suites pooled.
 
     Args:
         store: Where both are.
@@ -102,17 +119,8 @@ def point_of(store: Store, baseline: ArmRecord, arm: ArmRecord, created_at: str,
         created_at: When that run began.
         changed: Settings that differ from the run before.
     """
-    blank = {"address": arm.address, "created_at": created_at, "changed": changed}
-    pairs = queries.pairs(store, baseline, arm)
-    faults = find_faults(baseline, arm, pairs, Policy(name="history", proof="declared", rendering="may_differ"))
-    if faults:
-        return Point(**blank, fault=faults[0])
-    counted = counted_by_suite(average_repeats(pairs), differing_factors(baseline, arm))
-    measured = measure_pairs([pair for members in counted.values() for pair in members], 0.05)
-    if measured is None:
-        return Point(**blank, fault="no counted item met a factor in which the arms differ")
-    numbers = {field: getattr(measured, field) for field in ("n", "lost", "gained", "drop", "interval")}
-    return Point(**blank, **numbers)
+    about = {"address": arm.address, "created_at": created_at, "changed": changed}
+    return Point(**about, **figures_of(store, baseline, arm)[POOLED])
 
 
 def changes_since(before: ArmRecord | None, arm: ArmRecord) -> tuple[str, ...]:
@@ -122,17 +130,28 @@ def changes_since(before: ArmRecord | None, arm: ArmRecord) -> tuple[str, ...]:
 
 def _changes(before: ArmRecord, arm: ArmRecord) -> Iterator[str]:
     old, new = _settings(before), _settings(arm)
-    for key in sorted(old.keys() | new.keys()):
+    noted = {key for one, other in ((old, new), (new, old)) for key in one.keys() - other.keys() if _is_noted(key)}
+    for key in sorted((old.keys() | new.keys()) - noted):  # an earlier evalsvc did not note them
         if old.get(key) != new.get(key):
             yield f"{key}: {_short(old.get(key))} -> {_short(new.get(key))}"
     if old == new and before.fingerprint != arm.fingerprint:
         yield "fingerprint, by something that is not stored"
 
 
+def _is_noted(key: str) -> bool:
+    return key in ("torch", "driver", "template") or key.startswith("suite ")
+
+
 def _settings(arm: ArmRecord) -> dict[str, Any]:
     stages = {f"{stage}.{key}": value for stage, held in arm.stages.items() for key, value in held.items()}
-    details = {key: value for key, value in arm.details.items() if key not in ("note", "stopped", "reused")}
-    return {"plan": arm.plan, **stages, **details, **arm.injected}
+    left_out = ("note", "stopped", "reused", "rescored", "suites")
+    details = {key: value for key, value in arm.details.items() if key not in left_out}
+    suites = {
+        f"suite {suite} {key}": value
+        for suite, held in arm.details.get("suites", {}).items()
+        for key, value in {**held, "scoring": arm.rescored.get(suite, held["scoring"])}.items()
+    }
+    return {"plan": arm.plan, **stages, **details, **suites, **arm.injected}
 
 
 def _short(value: Any) -> str:

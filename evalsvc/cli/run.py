@@ -42,7 +42,7 @@ def run(
     from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.cli.oddities import oddities
     from evalsvc.cli.progress import TerminalReporter
-    from evalsvc.cli.run_report import decide_run, render_arms, run_document
+    from evalsvc.cli.run_report import decide_run, keep_histories, render_arms, run_document
     from evalsvc.errors import ConfigError
     from evalsvc.execution import execute, prepare
     from evalsvc.gate import combine_exit_codes, provable_sentence
@@ -71,6 +71,7 @@ def run(
             with run_lock(db, wait=wait), open_store(db, create=True) as store:
                 run_id = execute(prepared, store, report, new=new, key=key, reuse=reuse, policy=policy)
                 decisions = decide_run(store, run_id, policy)
+                keep_histories(store, run_id)
         except KeyboardInterrupt:
             report.note("what was answered is stored; the same command goes on from there")
             raise

@@ -14,6 +14,7 @@ from evalsvc.cli.deciding import decide_stored, stored_aa
 from evalsvc.decision import Decision
 from evalsvc.policy import Policy
 from evalsvc.row import format_points
+from evalsvc.series import keep_series
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
@@ -35,6 +36,15 @@ def decide_run(store: Store, run_id: int, policy: Policy) -> list[Decision]:
             )
             decisions.append(decision)
     return decisions
+
+
+def keep_histories(store: Store, run_id: int) -> None:
+    """Keeps what `evalsvc history` will want of a run's arms, against every promoted baseline."""
+    arms = queries.arms(store, run_id)
+    known = {arm.id: arm for arm in queries.arms(store)}
+    promoted = {record.arm_id for record in queries.baselines(store) if record.current}
+    for arm_id in promoted:
+        keep_series(store, known[arm_id], arms)
 
 
 def measured_arms(store: Store, run_id: int) -> list[dict[str, Any]]:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from json import encoder
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, func, insert, literal, select
+from sqlalchemy import JSON, Boolean, ColumnElement, Connection, Table, func, insert, literal, select
 from sqlalchemy.exc import StatementError
+
+from evalsvc.store.texts import PACKED_FROM, PackedText, pack
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _make = getattr(encoder, "c_make_encoder", None)
@@ -39,13 +41,22 @@ def insert_columns(connection: Connection, table: Table, columns: Mapping[str, S
     if connection.dialect.name != "sqlite":
         connection.execute(insert(table), by_row(columns))
         return
-    processed: list[Iterable[Any]] = []
-    for name, values in columns.items():
-        process = table.c[name].type.dialect_impl(connection.dialect).bind_processor(connection.dialect)
-        processed.append(values if process is None else map(process, values))
+    processed = [_as_bound(connection, table.c[name].type, values) for name, values in columns.items()]
     quoted, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
     sql = f'INSERT INTO "{table.name}" ({quoted}) VALUES ({marks})'
     connection.exec_driver_sql(sql, list(zip(*processed, strict=True)))
+
+
+def _as_bound(connection: Connection, kind: Any, values: Sequence[Any]) -> Iterable[Any]:
+    """A column's values as SQLite's driver takes them: what SQLAlchemy would hand it, without a call for each value."""
+    if type(kind) is PackedText:
+        return [value if value is None or len(value) < PACKED_FROM else pack(value) for value in values]
+    if type(kind) is JSON:
+        return map(dumps, values)
+    if isinstance(kind, Boolean):
+        return values  # the driver stores True and False as 1 and 0
+    process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
+    return values if process is None else map(process, values)
 
 
 def insert_with_ids(connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]) -> Sequence[int]:

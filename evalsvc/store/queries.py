@@ -72,6 +72,19 @@ def arms(store: Store, run_id: int | None = None) -> list[ArmRecord]:
         return [_arm_record(arm, run) for arm, run in session.execute(query)]
 
 
+def begun(store: Store) -> dict[int, str]:
+    """By run when it began, ISO 8601 in UTC."""
+    with store.session() as session:
+        return {row.id: row.created_at for row in session.execute(select(Run.id, Run.created_at))}
+
+
+def suites_of(store: Store, arm: ArmRecord) -> list[str]:
+    """Suites of which an arm has samples."""
+    query = select(ItemRow.suite).join(Sample, Sample.item_pk == ItemRow.id).where(Sample.arm_id == arm.id)
+    with store.session() as session:
+        return sorted(session.scalars(query.distinct()))
+
+
 def resolve_arm(store: Store, address: str) -> ArmRecord:
     """The arm that a person means by `RUN:ARM`, `@NAME`, or `ARM` alone: that of the latest finished main run.
 
@@ -531,6 +544,7 @@ def _arm_record(arm: Arm, run: Run) -> ArmRecord:
         expected=arm.expected,
         seed=run.seed,
         experiment_hash=run.experiment_hash,
+        series=arm.series or {},
     )
 
 

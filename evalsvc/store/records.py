@@ -223,7 +223,12 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRecord:
-    """One arm with what its run says of it. `seed` is that of the order in which its items were asked."""
+    """One arm with what its run says of it.
+
+    Attributes:
+        seed: Of the order in which its items were asked.
+        series: Kept figures for histories, by id of the frozen baseline.
+    """
 
     id: int
     run_id: int
@@ -245,6 +250,7 @@ class ArmRecord:
     expected: int
     seed: int = 0
     experiment_hash: str = ""
+    series: dict[str, Any] = field(default_factory=dict)
 
     @property
     def address(self) -> str:

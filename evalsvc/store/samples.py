@@ -209,7 +209,8 @@ def _replace(session: Session, arm: Arm, again: dict[int, tuple[int, NewSample]]
 def _columns(session: Session, arm: Arm, item_pks: list[int], samples: Sequence[NewSample]) -> dict[str, Sequence[Any]]:
     """Rows of samples, by column."""
     count, store = len(samples), partial(storable_text, null_bytes=_holds_nulls(session))
-    prompts, answers = ([store(getattr(s, name)) for s in samples] for name in ("prompt", "answer"))
+    prompts = [s.prompt if _plainly(s.prompt) else store(s.prompt) for s in samples]
+    answers = [s.answer if _plainly(s.answer) else store(s.answer) for s in samples]
     kept = zip(prompts, answers, samples, strict=True)
     return {
         "run_id": [arm.run_id] * count,
@@ -223,6 +224,11 @@ def _columns(session: Session, arm: Arm, item_pks: list[int], samples: Sequence[
         "error_message": [None if s.error_message is None else store(s.error_message) for s in samples],
         **dict(zip(_PLAIN, zip(*map(_plain, samples), strict=True), strict=False)),
     }
+
+
+def _plainly(text: str) -> bool:
+    """Whether any database holds a text as it is; most are."""
+    return text.isascii() and "\0" not in text
 
 
 def _holds_nulls(session: Session) -> bool:

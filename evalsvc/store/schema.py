@@ -11,8 +11,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from evalsvc.store.texts import PackedJSON, PackedText
 
-REVISION = "0003"  # the newest of store/migrations, which say how to add one
-READABLE_FROM = "0003"  # files from this revision on are read as they are; "0000" is before there were revisions
+REVISION = "0004"  # the newest of store/migrations, which say how to add one
+READABLE_FROM = "0004"  # files from this revision on are read as they are; "0000" is before there were revisions
 
 
 def utc_now() -> str:
@@ -59,6 +59,7 @@ class Arm(Base):
     `proof` is what was measured, `proof_status` matched | mismatched | declared once the arm is finished; `probe` is
     per stage {kl_mean, kl_max, tokens} against the baseline over a fixed text, and per `answers_STAGE` the same along
     the baseline's answers to own prompts. `stored` and `errors` count its samples, so that a list of runs reads none.
+    `series` holds by frozen baseline what a history found, so that it need not be found again.
     """
 
     __tablename__ = "arms"
@@ -78,6 +79,7 @@ class Arm(Base):
     expected: Mapped[int]  # samples of a complete arm
     stored: Mapped[int] = mapped_column(default=0, server_default="0")
     errors: Mapped[int] = mapped_column(default=0, server_default="0")
+    series: Mapped[dict[str, Any] | None]
     run: Mapped[Run] = relationship(back_populates="arms")
 
 

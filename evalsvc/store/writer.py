@@ -153,6 +153,14 @@ def save_probe(store: Store, arm_id: int, probe: dict[str, Any]) -> None:
     _update_arm(store, arm_id, probe=probe)
 
 
+def save_series(store: Store, series: Mapping[int, Mapping[str, Any]]) -> None:
+    """Keeps by arm what a history found of it, by frozen baseline; what is kept for other baselines stays."""
+    with store.transaction() as session:
+        for arm_id, found in series.items():
+            arm = session.get_one(Arm, arm_id)
+            arm.series = {**(arm.series or {}), **found}
+
+
 def stop_arm(store: Store, arm_id: int, stopped: dict[str, Any]) -> None:
     """Notes in an arm's details where a sequential design stopped it."""
     with store.transaction() as session:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class EmbeddedTarget:
             plan=str(spec.plan),
             stages=stages,
             injected=dict(spec.inject),
-            details=details,
+            details={**details, "torch": torch.__version__, "driver": _driver()},  # these two make no other arm
         )
 
     def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
@@ -144,6 +145,16 @@ def kl_by_stage(baseline: Mapping[str, list[Tensor]], arm: Mapping[str, list[Ten
 def _kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
     p, q = (torch.log_softmax(logits.double(), dim=-1) for logits in (p_logits, q_logits))
     return (p.exp() * (p - q)).sum(dim=-1)
+
+
+def _driver() -> str | None:
+    """Version of NVIDIA's kernel driver; None where there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return found and found[1]
 
 
 def _sha256(data: bytes) -> str:

@@ -143,6 +143,17 @@ def test_scores_vary_so_that_a_comparison_could_fail(six_arms):
     assert any(pair.baseline.value != pair.candidate.value for pair in pairs if pair.baseline and pair.candidate)
 
 
+def test_what_a_history_names_when_it_changes_is_noted_of_every_arm(six_arms):
+    import torch
+
+    _, arms = records(six_arms[1])
+    for arm in arms:
+        details = arm.details
+        assert details["torch"] == torch.__version__ and "driver" in details and "template" in details
+        assert details["suites"].keys() == {"tasks", "tools", "formats"}
+        assert all(len(held["items"]) == 64 and held["scoring"] for held in details["suites"].values())
+
+
 def test_a_finished_run_computes_nothing(copied, execute_file, contents):
     path, database = copied
     before = database.read_bytes(), contents(database)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evalsvc.store import writer
+from evalsvc.store import queries, writer
 from evalsvc.store.session import open_store
 
 
@@ -100,3 +100,87 @@ def test_history_shows_a_run_that_cannot_be_compared_and_goes_on(evalsvc_json, n
 def test_mistakes_are_one_sentence(evalsvc, db, arguments, code, says):
     found, out, err = evalsvc(*arguments, "--db", db)
     assert (found, out) == (code, "") and says in err
+
+
+def test_each_suite_has_a_series_of_its_own(evalsvc, evalsvc_json, nightly):
+    _, document = evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)
+    assert document["suites"].keys() == {"tasks", "tools"}
+    for points in document["suites"].values():
+        assert [i for i, point in enumerate(points) if point["change"]] == [6]
+        assert points[7]["n"] == 60 and points[7]["drop_points"] == pytest.approx(100 * 13 / 60)
+    code, one = evalsvc_json("history", "night", "--baseline", "1:base", "--suite", "tools", "--db", nightly)
+    assert code == 0 and one["points"] == document["suites"]["tools"] and one["suites"].keys() == {"tools"}
+    out = " ".join(evalsvc("history", "night", "--baseline", "1:base", "--db", nightly)[1].split())
+    assert "tools: LEVEL CHANGED from" in out and "since the run before: decode.fault: -> new" in out
+    code, _, err = evalsvc("history", "night", "--baseline", "1:base", "--suite", "tool", "--db", nightly)
+    assert code == 2 and "suites are tasks, tools" in err
+
+
+def test_figures_are_kept_and_hang_on_how_both_arms_are_scored(evalsvc_json, nightly, monkeypatch):
+    from evalsvc import series
+
+    _, first = evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)
+    read = []
+    computed = series._computed
+
+    def counted(*arguments):
+        read.append(arguments[2].address)
+        return computed(*arguments)
+
+    monkeypatch.setattr(series, "_computed", counted)
+    assert evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)[1] == first
+    assert read == []
+    with open_store(nightly) as store:
+        late = next(arm for arm in queries.arms(store) if arm.name == "night")
+        writer.add_scores(store, [], {late.id: {"tasks": "another"}})
+    assert evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)[1] != first
+    assert read == [late.address] * 2, "once to look, once to keep"
+    assert evalsvc_json("history", "night", "--baseline", "1:good", "--db", nightly)[0] == 0
+    assert len(read) == 2 + 24, "figures against another baseline are their own"
+
+
+def test_a_metric_beside_the_items_own_in_its_own_units(evalsvc, evalsvc_json, nightly):
+    with open_store(nightly) as store, store.transaction() as session:
+        connection = session.connection()
+        for metric, value in (("seconds", "20.0 + (arm_id > 10) * 5 + id % 3"), ("brief", "id % 2")):
+            connection.exec_driver_sql(
+                "INSERT INTO scores (sample_id, scoring_version, metric, filter, value)"
+                f" SELECT id, '1', '{metric}', 'none', {value} FROM samples"
+            )
+    asked = ["history", "night", "--baseline", "1:base", "--suite", "tools", "--db", nightly, "--metric"]
+    _, seconds = evalsvc_json(*asked, "seconds", "--lower")
+    (change,) = [point for point in seconds["points"] if point["change"]]
+    assert change["change"]["after"] - change["change"]["before"] == pytest.approx(5, abs=0.1)
+    assert change["drop"] == pytest.approx(5, abs=0.1) and "drop_points" not in change
+    assert "in the metric's own units" in evalsvc(*asked, "seconds", "--lower")[1]
+    _, brief = evalsvc_json(*asked, "brief")
+    assert {point["drop_points"] for point in brief["points"]} == {0.0}
+    _, none = evalsvc_json(*asked[:4], *asked[6:], "nothing")
+    assert none["points"][0]["fault"] == "no item has a score of nothing"
+    assert evalsvc(*asked[:-1], "--lower")[0] == 2
+
+
+def test_torch_driver_template_and_suites_are_named_where_they_changed(evalsvc_json, nightly):
+    import json
+
+    noted = [
+        {
+            "torch": f"2.{n}",
+            "driver": f"5{n}0",
+            "template": f"t{n}",
+            "suites": {"s": {"items": f"i{n}", "scoring": "1"}},
+        }
+        for n in (1, 2)
+    ]
+    notes = [{"engine": "e1"}, {"engine": "e1", **noted[0]}, {"engine": "e2", **noted[1]}]
+    with open_store(nightly) as store, store.transaction() as session:
+        for n, details in enumerate(notes):
+            session.connection().exec_driver_sql(
+                "UPDATE arms SET details = ? WHERE run_id = ?", (json.dumps(details), 3 + n)
+            )
+    _, document = evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)
+    assert document["points"][1]["changed"] == [], "an earlier evalsvc did not note them"
+    assert document["points"][2]["changed"] == [
+        *("driver: 510 -> 520", "engine: e1 -> e2", "suite s items: i1 -> i2", "template: t1 -> t2"),
+        "torch: 2.1 -> 2.2",
+    ]

@@ -1,0 +1,96 @@
+"""Histories as tables and as JSON. Drops of right-or-wrong metrics in points, of others in their own units."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from evalsvc.cli.common import one_line
+from evalsvc.history import Point
+from evalsvc.row import format_p, format_points
+from evalsvc.series import POOLED
+from evalsvc.store.records import ArmRecord
+
+
+def series_document(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """A series as plain JSON: `drop_points`, or `drop` in the metric's own units; and so for interval and levels."""
+    documents = []
+    for point in points:
+        document = {key: value for key, value in asdict(point).items() if key not in ("drop", "interval", "in_units")}
+        scale, unit = (1, "") if point.in_units else (100, "_points")
+        document[f"drop{unit}"] = None if point.drop is None else scale * point.drop
+        document[f"interval{unit}"] = None if point.interval is None else [scale * bound for bound in point.interval]
+        if point.change is not None:
+            levels = {"before": point.change.before, "after": point.change.after}
+            document["change"] = {f"{name}{unit}": scale * level for name, level in levels.items()}
+            document["change"]["p"] = point.change.p
+        documents.append(document)
+    return documents
+
+
+def render_histories(found: Mapping[str, Sequence[Point]], baseline: ArmRecord, metric: str | None) -> RenderableType:
+    """The pooled series run by run, then each suite's change points; where nothing is pooled, each suite run by run."""
+    pooled = POOLED in found
+    parts: list[RenderableType] = []
+    for suite, points in found.items():
+        if pooled and suite != POOLED:
+            continue
+        if suite != POOLED:
+            parts.append(Text(one_line(suite), "bold"))
+        parts.append(_table(points))
+    of = f" of {one_line(metric)}" if metric else ""
+    units = {point.in_units for points in found.values() for point in points if point.drop is not None}
+    unit = "in the metric's own units" if units == {True} else "in points"
+    parts.append(Text(f"drop{of} from {one_line(baseline.address)} {unit}, positive is worse; an alert, no verdict"))
+    if pooled:
+        parts += [Text(one_line(line)) for suite in found if suite != POOLED for line in _lines(suite, found[suite])]
+    return Group(*parts)
+
+
+def _lines(suite: str, points: Sequence[Point]) -> Iterator[str]:
+    """A suite's change points, with what was changed in the run before which its level changed."""
+    known = [point for point in points if point.drop is not None]
+    if not known:
+        yield f"{suite}: {points[-1].fault}"
+    elif not any(point.change for point in known):
+        yield f"{suite}: no change of level in {len(known):,} runs"
+    for point in known:
+        if point.change is not None:
+            since = f"; since the run before: {', '.join(point.changed)}" if point.changed else ""
+            yield f"{suite}: {_changed(point)} at {point.address}{since}"
+
+
+def _changed(point: Point) -> str:
+    assert point.change is not None
+    levels = f"{_amount(point, point.change.before)} to {_amount(point, point.change.after)}"
+    return f"LEVEL CHANGED from {levels} (p {format_p(point.change.p)})"
+
+
+def _amount(point: Point, value: float) -> str:
+    return f"{value:.4g}" if point.in_units else format_points(value)
+
+
+def _table(points: Sequence[Point]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("run", no_wrap=True)
+    table.add_column("began", no_wrap=True)
+    for name in ("b", "c", "n", "drop", "95 %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("since the run before", overflow="fold")
+    for point in points:
+        said = [one_line(text) for text in (point.fault, *point.changed) if text]
+        if point.change is not None:
+            said.insert(0, _changed(point))
+        began, address = point.created_at[:16].replace("T", " "), one_line(point.address)
+        if point.drop is None or point.interval is None:
+            cells = ["", "", "", "", ""]
+        else:
+            low, high = (_amount(point, bound) for bound in point.interval)
+            counts = (f"{point.lost:,}", f"{point.gained:,}", f"{point.n:,}")
+            cells = [*counts, _amount(point, point.drop), f"[{low}, {high}]"]
+        table.add_row(*(Text(cell) for cell in (address, began, *cells, "\n".join(said))))
+    return table

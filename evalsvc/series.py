@@ -1,0 +1,104 @@
+"""The figures of one run of an arm against a frozen baseline, by suite; kept, so that a long history is fast."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, find_faults
+from evalsvc.limits import Better
+from evalsvc.policy import Policy
+from evalsvc.reading import OWN as OWN_READING
+from evalsvc.reading import Reading, holds, measure_pairs, read_side
+from evalsvc.store import queries, writer
+from evalsvc.store.records import ArmRecord, Pair
+from evalsvc.store.session import Store
+
+POOLED = ""  # all suites, each item once
+_POLICY = Policy(name="history", proof="declared", rendering="may_differ")
+_FIELDS = ("n", "lost", "gained", "drop", "interval")
+_BLIND = "no counted item met a factor in which the arms differ"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a series is about.
+
+    Attributes:
+        metric: A metric that the samples carry; empty for the items' own right-or-wrong one.
+        better: Whether more of it is better.
+    """
+
+    metric: str = ""
+    better: Better = "higher"
+
+
+OWN = Measure()
+
+
+def figures_of(store: Store, baseline: ArmRecord, arm: ArmRecord, measure: Measure = OWN) -> dict[str, dict[str, Any]]:
+    """Figures by suite and pooled (`POOLED`): n, lost, gained, drop and interval, or `fault` alone.
+
+    Those of the items' own metric are read from where `keep_series` put them, if both arms are still scored alike. A
+    metric whose values are not from 0 to 1 is in units of its own and has no pooled figures.
+    """
+    kept = arm.series.get(str(baseline.id), {}) if measure == OWN else {}
+    if kept.get("of") == _identity(baseline, arm):
+        return {suite: _read(figures) for suite, figures in kept["figures"].items()}
+    return _computed(store, baseline, arm, measure)
+
+
+def keep_series(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> int:
+    """Keeps the figures of finished arms that are not kept yet; returns of how many arms."""
+    made = {}
+    for arm in arms:
+        held = arm.series.get(str(baseline.id), {})
+        if arm.status == "finished" and arm.id != baseline.id and held.get("of") != _identity(baseline, arm):
+            figures = _computed(store, baseline, arm, OWN)
+            made[arm.id] = {str(baseline.id): {"of": _identity(baseline, arm), "figures": figures}}
+    if made:
+        writer.save_series(store, made)
+    return len(made)
+
+
+def _identity(baseline: ArmRecord, arm: ArmRecord) -> list[Any]:
+    """What kept figures hang on beside the samples, which do not change once an arm is finished."""
+    return [baseline.address, baseline.fingerprint, baseline.rescored, arm.fingerprint, arm.rescored]
+
+
+def _read(figures: Mapping[str, Any]) -> dict[str, Any]:
+    interval = figures.get("interval")
+    return dict(figures) | ({} if interval is None else {"interval": (interval[0], interval[1])})
+
+
+def _computed(store: Store, baseline: ArmRecord, arm: ArmRecord, measure: Measure) -> dict[str, dict[str, Any]]:
+    every = set(queries.suites_of(store, arm)) if measure.metric else set[str]()
+    pairs = queries.pairs(store, baseline, arm, scores_of=every)
+    faults = find_faults(baseline, arm, pairs, _POLICY)
+    if faults:
+        return {POOLED: {"fault": faults[0]}}
+    counted = counted_by_suite(average_repeats(pairs), differing_factors(baseline, arm))
+    if not measure.metric:
+        together = [pair for members in counted.values() for pair in members]
+        return {name: _figures(members, OWN_READING) for name, members in {POOLED: together, **counted}.items()}
+    about = {suite: [p for p in members if _holds(p, measure.metric)] for suite, members in counted.items()}
+    found = {suite: _figures(members, _reading(members, measure)) for suite, members in about.items() if members}
+    return found or {POOLED: {"fault": f"no item has a score of {measure.metric}"}}
+
+
+def _figures(pairs: Sequence[Pair], reading: Reading) -> dict[str, Any]:
+    measured = measure_pairs(pairs, 0.05, reading=reading)
+    if measured is None:
+        return {"fault": _BLIND}
+    return {name: getattr(measured, name) for name in _FIELDS} | ({"in_units": True} if reading.in_units else {})
+
+
+def _holds(pair: Pair, metric: str) -> bool:
+    return pair.metric == metric or any(holds(side, metric) for side in (pair.baseline, pair.candidate))
+
+
+def _reading(pairs: Sequence[Pair], measure: Measure) -> Reading:
+    """From 0 to 1 where all of its values are and more is better; else in units of its own."""
+    free = Reading(metric=measure.metric, in_units=True, better=measure.better)
+    values = [read_side(side, free, pair.metric) for pair in pairs for side in (pair.baseline, pair.candidate)]
+    plain = measure.better == "higher" and all(isinstance(v, float) and 0 <= v <= 1 for v in values if v is not None)
+    return Reading(metric=measure.metric) if plain else free
