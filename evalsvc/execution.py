@@ -28,6 +28,7 @@ from evalsvc.store.answers import answers
 from evalsvc.store.run_keys import run_of_key
 from evalsvc.store.session import Store, open_store
 from evalsvc.suites.load import load_suite
+from evalsvc.tally import Doing
 from evalsvc.targets.base import ArmFacts
 from evalsvc.templates import known_template
 
@@ -391,10 +392,11 @@ def _run(
     started = monotonic()
     counters = {name: report.progress(label) for name, label in labels.items()}
 
-    def count(name: str, done: int, total: int) -> None:
-        counters[name](done, total)
+    def count(name: str, done: int, total: int, doing: Doing) -> None:
+        counters[name](done, total, doing)
 
-    outcomes = run_group(store, target, list(arms.values()), prepared.asked, seed, count, watch)
+    baseline = prepared.experiment.baseline
+    outcomes = run_group(store, target, list(arms.values()), prepared.asked, seed, count, watch, baseline)
     seconds = monotonic() - started
     for name, outcome in outcomes.items():
         label, others = labels[name], ", ".join(labels[other] for other in outcomes if other != name)

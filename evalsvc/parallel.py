@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from evalsvc import errors
 from evalsvc.errors import EvalsvcError
 
+Counter = Callable[..., None]  # (done, total, doing: `tally.Doing`)
 INTERRUPTED = 130  # a shell's code for a process that Ctrl-C ended
 
 
@@ -28,8 +29,8 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """One line of news."""
 
-    def progress(self, label: str) -> Callable[[int, int], None]:
-        """A counter for one arm: called with samples stored and samples in all."""
+    def progress(self, label: str) -> Counter:
+        """A counter for one arm: called with samples stored and samples in all, and with what it is doing."""
         ...
 
 
@@ -51,8 +52,8 @@ class _Forwarding:
     def note(self, text: str) -> None:
         self._tell("note", text)
 
-    def progress(self, label: str) -> Callable[[int, int], None]:
-        return lambda done, total: self._tell("progress", label, done, total)
+    def progress(self, label: str) -> Counter:
+        return lambda *told: self._tell("progress", label, *told)
 
     def _tell(self, *message: Any) -> None:
         self._news.put(message)
@@ -77,7 +78,7 @@ def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
     news = context.Queue()
     waiting = deque(jobs)
     running: list[Any] = []
-    counters: dict[str, Callable[[int, int], None]] = {}
+    counters: dict[str, Counter] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
@@ -137,20 +138,20 @@ def end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _tell(message: tuple[Any, ...], report: Reporter, counters: dict[str, Callable[[int, int], None]]) -> None:
+def _tell(message: tuple[Any, ...], report: Reporter, counters: dict[str, Counter]) -> None:
     kind, *rest = message
     if kind == "error":
         raise getattr(errors, rest[0], EvalsvcError)(rest[1]) from (RuntimeError(rest[2]) if rest[2:] else None)
     if kind == "note":
         report.note(rest[0])
         return
-    label, done, total = rest
+    label, *told = rest
     if label not in counters:
         counters[label] = report.progress(label)
-    counters[label](done, total)
+    counters[label](*told)
 
 
-def _drain(news: Any, report: Reporter, counters: dict[str, Callable[[int, int], None]]) -> None:
+def _drain(news: Any, report: Reporter, counters: dict[str, Counter]) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             _tell(news.get(timeout=0.2), report, counters)

@@ -28,13 +28,16 @@ from evalsvc.listed import stored_text
 from evalsvc.ordering import Looks, Placed, plan_looks
 from evalsvc.questions import Key, Question, hash_of, request_hash, seeded, settings_hash
 from evalsvc.store import writer
+from evalsvc.store.answers import values_of
 from evalsvc.store.records import NewSample, NewScore, Turn
 from evalsvc.store.session import Store
 from evalsvc.suites.base import Asked, Score
 from evalsvc.suites.degenerate import failure_scores
 from evalsvc.suites.likelihoods import impossible_answer
+from evalsvc.tally import Doing, Tally
 from evalsvc.targets.base import ArmFacts, Target
 
+Progress = Callable[[str, int, int, Doing], None]
 FLUSH_SAMPLES = 16
 FLUSH_SECONDS = 2.0
 
@@ -90,8 +93,9 @@ def run_group(
     arms: Sequence[ArmRun],
     asked: Sequence[Question],
     seed: int,
-    progress: Callable[[str, int, int], None] = lambda arm, done, total: None,
+    progress: Progress = lambda arm, done, total, doing: None,
     watch: Watch | None = None,
+    baseline: str = "",
 ) -> dict[str, Outcome]:
     """Answers what is missing of each arm and stores every sample under its own arm.
 
@@ -104,8 +108,9 @@ def run_group(
         arms: Arms of one run.
         asked: Everything that each arm answers.
         seed: Of the order of asking.
-        progress: Called with an arm's name, its samples stored and its samples in all.
+        progress: Called with an arm's name, its samples stored and its samples in all, and what it is doing.
         watch: The sequential design; None asks everything.
+        baseline: Name of the arm that flips are counted against for `progress`, wherever it is answered.
 
     Returns:
         What was done, by arm.
@@ -116,7 +121,8 @@ def run_group(
         StoreError: A sample cannot be stored.
     """
     keys = [question.key for question in asked]
-    keepers = {arm.facts.name: _Keeper(store, arm, keys, progress) for arm in arms}
+    tally = _tally(store, arms, baseline)
+    keepers = {arm.facts.name: _Keeper(store, arm, keys, tally, progress) for arm in arms}
     looks = plan_looks(map(placed, asked), seed, len(asked) if watch is None else watch.block_items)
     with ExitStack() as leaving:
         for keeper in keepers.values():
@@ -133,6 +139,13 @@ def run_group(
                 keeper.flush()
         _note_stops(keepers, watch)
     return {name: keeper.outcome for name, keeper in keepers.items()}
+
+
+def _tally(store: Store, arms: Sequence[ArmRun], baseline: str) -> Tally:
+    known = {arm.facts.name: values_of(store, arm.run_id, arm.facts.name) for arm in arms}
+    if baseline and baseline not in known:
+        known[baseline] = values_of(store, arms[0].run_id, baseline)
+    return Tally(baseline, known)
 
 
 def placed(question: Question) -> Placed:
@@ -170,10 +183,11 @@ class _Keeper:
         outcome: What was stored since.
     """
 
-    def __init__(self, store: Store, arm: ArmRun, keys: Sequence[Key], progress: Callable[[str, int, int], None]):
+    def __init__(self, store: Store, arm: ArmRun, keys: Sequence[Key], tally: Tally, progress: Progress):
         self.missing = set(keys) - writer.done_keys(store, arm.arm_id)
         self.outcome = Outcome()
-        self.arm, self._store, self._progress = arm, store, progress
+        self.arm, self._store, self._progress, self._tally = arm, store, progress, tally
+        self._suite, self._tokens = "", 0
         self._had, self._all = len(keys) - len(self.missing), len(keys)
         self._buffer: list[NewSample] = []
         self._flushed = time.monotonic()
@@ -183,6 +197,9 @@ class _Keeper:
         """Takes a sample."""
         self._buffer.append(sample)
         self.outcome.note(sample)
+        self._tally.add(self.arm.facts.name, sample)
+        self._suite = sample.suite
+        self._tokens += (sample.prompt_tokens or 0) + (sample.answer_tokens or 0)
 
     def flush_if_due(self) -> None:
         """Stores what is held once it is many samples, or old."""
@@ -198,7 +215,9 @@ class _Keeper:
             self._tell()
 
     def _tell(self) -> None:
-        self._progress(self.arm.facts.name, self._had + self.outcome.stored, self._all)
+        name = self.arm.facts.name
+        doing = Doing(self._suite, self._tokens, *self._tally.of(name))
+        self._progress(name, self._had + self.outcome.stored, self._all, doing)
 
 
 def _answers(target: Target, missing: Sequence[tuple[Question, tuple[str, ...]]]) -> Generator[tuple[str, NewSample]]:

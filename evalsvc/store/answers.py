@@ -4,7 +4,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from evalsvc.store.records import ArmRecord, StoredAnswer, Turn
-from evalsvc.store.schema import ItemRow, Sample, ScoreRow, TurnRow
+from evalsvc.store.schema import Arm, ItemRow, Sample, ScoreRow, TurnRow
 from evalsvc.store.session import Store
 
 
@@ -92,3 +92,21 @@ def _values(session: Session, arm_id: int) -> dict[int, dict[str, float]]:
     for sample_id, version, value in session.execute(query):
         found.setdefault(sample_id, {}).setdefault(version, value)
     return found
+
+
+def values_of(store: Store, run_id: int, arm: str) -> dict[tuple[str, str, str, str, str, int], float]:
+    """By `NewSample.key` the newest value of each scored sample's own metric; empty without such an arm."""
+    query = (
+        select(
+            *(ItemRow.suite, ItemRow.item_id, ItemRow.item_hash, Sample.request_hash, Sample.settings_hash),
+            *(Sample.repeat, ScoreRow.value),
+        )
+        .join(ItemRow, Sample.item_pk == ItemRow.id)
+        .join(Arm, Arm.id == Sample.arm_id)
+        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
+        .where(Arm.run_id == run_id, Arm.name == arm, Sample.status == "scored")
+        .where(ScoreRow.metric == ItemRow.metric, ScoreRow.filter == ItemRow.filter)
+        .order_by(ScoreRow.id)
+    )
+    with store.session() as session:
+        return {(row[0], row[1], row[2], row[3], row[4], row[5]): row[6] for row in session.execute(query)}
