@@ -127,7 +127,7 @@ def test_scores_of_another_version_and_a_doubtful_arm_are_not_copied(once):
             )
             connection.exec_driver_sql(
                 "INSERT INTO arms SELECT 9 + id, 9, name, fingerprint, plan, stages, injected,"
-                " details, 'running', NULL, NULL, NULL, expected, 0, 0 FROM arms WHERE run_id = 1"
+                " details, 'running', NULL, NULL, NULL, expected, 0, 0, NULL FROM arms WHERE run_id = 1"
             )
             connection.exec_driver_sql("UPDATE arms SET proof_status = 'mismatched' WHERE id = 2")
         assert copy_samples(store, 9 + arms[0].id, wanted, versions | {"formats": "another"}) == {"1:bf16": 6}
