@@ -52,7 +52,7 @@ class LmEvalSuite:
         data_files: Mapping[str, Any] | None = None,
     ) -> None:
         try:
-            self.scoring_version = f"lmeval-3/lm-eval-{version('lm-eval')}"
+            self.scoring_version = f"lmeval-4/lm-eval-{version('lm-eval')}"
         except PackageNotFoundError as error:
             raise CapabilityError(f"suite {name!r}: lm-eval tasks need the extra `engine`") from error
         asking = asking or Asking()

@@ -167,7 +167,7 @@ class FormatSuite(CaseSuite[Verifiable]):
         super().__init__(name, path, kind, limit, levels)
         commands = [item.payload.check.command for item in self.items() if _commanded(item.payload)]
         if commands:
-            self.scoring_version = f"{self.scoring_version}/command-{files_hash(commands, self._folder)}"
+            self.scoring_version = f"{self.scoring_version}/command-2-{files_hash(commands, self._folder)}"
 
     def check(self, case: Verifiable, where: str) -> None:
         """Refuses a constraint that cannot be verified, and a command that may not run."""

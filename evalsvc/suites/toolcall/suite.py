@@ -37,7 +37,7 @@ class ToolCallSuite(CaseSuite[ToolCase]):
         ConfigError: The file is wrong, or the format is not known.
     """
 
-    scoring_version = "toolcall-2"
+    scoring_version = "toolcall-3"
 
     def __init__(
         self,

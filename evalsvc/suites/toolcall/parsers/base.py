@@ -19,6 +19,7 @@ ReadCalls: TypeAlias = Callable[[str, int], tuple[Sequence[Call], int]]
 
 SPACE = re.compile(r"\s*")
 FENCE = re.compile(r"```[a-zA-Z]*\s*")
+THOUGHTS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))  # what stands around one; the second is Mistral's
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,20 @@ class CallFormat:
     def parse(self, text: str, schemas: Schemas | None = None, *, lenient: bool = False) -> Parsed:
         """Takes an answer apart. Raises nothing, whatever the text is.
 
+        An answer that is calls and nothing else holds no thought, whatever stands in their arguments.
+
         Args:
             text: The answer, special tokens kept where the format has any.
             schemas: Of the parameters; formats that write values without types take the type from them.
             lenient: Whether to forgive what `repairs` then lists. A call that was cut off is never completed.
         """
-        return self.read(text, schemas or {}, Leniency(lenient))
+        schemas = schemas or {}
+        for opens, closes in THOUGHTS:
+            if closes in text and not text.startswith(opens, skip(text, 0)):
+                whole = self.read(f"{opens}{closes}{text}", schemas, Leniency())  # a thought, and an empty one
+                if whole.calls and not (whole.problems or whole.text or whole.reasoning):
+                    return whole
+        return self.read(text, schemas, Leniency(lenient))
 
 
 def skip(text: str, at: int) -> int:

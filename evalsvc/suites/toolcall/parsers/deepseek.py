@@ -36,7 +36,7 @@ def _reader(one: Callable[[str, int, Leniency], tuple[Call, int]]) -> Callable[[
             leniency.repair("no end of the section")
             return calls, at
 
-        reasoning, rest = split_reasoning(text)
+        reasoning, rest = split_reasoning(text, (BEGIN,))
         return walk(rest, (BEGIN,), section, leniency, reasoning)
 
     return read

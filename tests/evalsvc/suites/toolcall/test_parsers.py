@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evalsvc.suites.toolcall.calls import Call
@@ -47,6 +47,8 @@ values = st.recursive(
 @pytest.mark.parametrize("form", [p for p in ALL if p.id not in ("glm", "qwen3_coder")])
 @settings(max_examples=60, deadline=None)
 @given(value=values)
+@example(value="</think>")
+@example(value={"<think>": "</think>"})
 def test_any_value_survives(form, value):
     calls = [Call("f", {"x": value}), Call("g", {})]
     assert plain(form.parse(form.write(calls)).calls) == plain(calls)
@@ -176,9 +178,23 @@ def test_a_call_drafted_in_thought_is_none(form, thought, opened):
     assert parsed.attempted == thought
 
 
-def test_a_lone_closing_tag_inside_an_argument_ends_no_thought():
-    call = Call("set_timer", {"minutes": "</think>"})
-    assert plain(FORMATS["hermes"].parse(FORMATS["hermes"].write([call])).calls) == plain([call])
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("form", ALL)
+@pytest.mark.parametrize("value", ["</think>", "a </think> b </think>", "<think>x</think>", "<think>", "[/THINK]"])
+def test_a_tag_of_thought_inside_an_argument_is_data(form, value, lenient):
+    schemas = {"set_timer": {"properties": {"minutes": {"type": "string"}}}, "get_time": {}}
+    call = Call("set_timer", {"minutes": value})
+    for calls in ([call], [call, TIME], [TIME, call], [call, call]):
+        parsed = form.parse(form.write(calls), schemas, lenient=lenient)
+        assert (plain(parsed.calls), parsed.text, parsed.reasoning) == (plain(calls), "", "")
+
+
+@pytest.mark.parametrize("form", [form for form in ALL if form.values[0].name != "harmony"])
+def test_a_thought_that_is_a_draft_alone_is_still_a_thought(form):
+    draft, said = form.write([TIME]), form.write([TIMER])
+    for begins in ("", "<think>"):
+        parsed = form.parse(f"{begins}{draft}</think>\n{said}", SCHEMAS)
+        assert (plain(parsed.calls), parsed.reasoning, parsed.text) == (plain([TIMER]), draft, "")
 
 
 def test_text_around_marked_calls_stays_text():
