@@ -6,6 +6,7 @@ from itertools import zip_longest
 from statistics import median
 from typing import Any
 
+from evalsvc.same_calls import same_calls
 from evalsvc.store.records import StoredAnswer
 from evalsvc.suites.strict_json import NotJson, parse, same
 from evalsvc.verdict.paired import wilson_interval
@@ -55,12 +56,14 @@ class Compared:
 
     Attributes:
         same_json: Whether both are one JSON value and the same one; None where the baseline's is no object or list.
+        same_calls: Whether both make the same calls; None where the baseline's makes none.
         parting: None for the same text.
     """
 
     baseline: StoredAnswer
     candidate: StoredAnswer
     same_json: bool | None
+    same_calls: bool | None
     parting: Parting | None
 
     @property
@@ -78,6 +81,7 @@ class Agreement:
         same_text: Character for character.
         same_json: Of the baseline's answers that are a JSON object or list (a plain tool call is), those of the same
             value.
+        same_calls: Of the baseline's answers that call tools, those that make the same calls.
         same_finish: Ended for the same reason.
         parting: Medians over the answers that differ; None where none does, or no tokens are stored.
         length_ratio: Tokens of the candidate's answers over those of the baseline's; None where they are not known.
@@ -89,6 +93,7 @@ class Agreement:
     family: str | None
     same_text: Share
     same_json: Share
+    same_calls: Share
     same_finish: Share
     parting: dict[str, float | None]
     length_ratio: float | None
@@ -145,7 +150,8 @@ def _meet(ours: StoredAnswer | None, theirs: StoredAnswer | None) -> _Met:
 
 def _compare(ours: StoredAnswer, theirs: StoredAnswer) -> Compared:
     parting = None if ours.answer == theirs.answer else _part(ours, theirs)
-    return Compared(ours, theirs, _same_json(ours.answer, theirs.answer), parting)
+    alike = _same_json(ours.answer, theirs.answer), same_calls(ours, theirs)
+    return Compared(ours, theirs, *alike, parting)
 
 
 def _same_json(ours: str, theirs: str) -> bool | None:
@@ -185,6 +191,7 @@ def _summed(suite: str, family: str | None, met: Sequence[_Met]) -> Agreement:
         family=family,
         same_text=Share.of([one.parting is None for one in found]),
         same_json=Share.of([one.same_json for one in found if one.same_json is not None]),
+        same_calls=Share.of([one.same_calls for one in found if one.same_calls is not None]),
         same_finish=Share.of([one.same_finish for one in found]),
         parting={
             "characters": _median([parting.characters for parting in partings]),

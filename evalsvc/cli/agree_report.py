@@ -13,10 +13,11 @@ from evalsvc.agreement import Agreement, Compared, Share
 from evalsvc.cli.common import one_line
 
 _BEFORE, _AFTER = 30, 120  # characters of an answer that are shown about where it parts
-_COLUMNS = ("suite / family", "same", "%", "95 %", "A/A %", "JSON", "end", "words", "length")
+_COLUMNS = ("suite / family", "same", "%", "95 %", "A/A %", "JSON", "calls", "end", "words", "length")
 _LEGEND = (
     "same: answers that are the baseline's character for character, with their share and its 95 % interval; A/A %: "
-    "the baseline's own share when it runs again. JSON: JSON answers of the same value. end: same finish reason. "
+    "the baseline's own share when it runs again. JSON: JSON answers of the same value. calls: answers that "
+    "call tools, with the same calls. end: same finish reason. "
     "words: median of words in common before answers part. length: tokens over the baseline's."
 )
 
@@ -54,6 +55,7 @@ def _cells(row: Agreement, other: Agreement | None) -> Iterator[str]:
     yield "-" if text.low is None or text.high is None else f"{100 * text.low:.0f}-{100 * text.high:.0f}"
     yield "-" if other is None else _percent(other.same_text.share)
     yield _counts(row.same_json)
+    yield _counts(row.same_calls)
     yield _counts(row.same_finish)
     words = row.parting["words"]
     yield "-" if words is None else f"{words:g}"

@@ -1,5 +1,7 @@
 """Answers side by side: what counts as the same, where they part, and what is left out."""
 
+import json
+
 import pytest
 
 from evalsvc.agreement import compare
@@ -126,3 +128,50 @@ def test_ends_and_lengths():
     ours, theirs = answer("a", "one two", finish="stop"), answer("a", "one two three four", finish="length")
     (row,), _ = compare([ours], [theirs])
     assert row.same_finish.count == 0 and row.length_ratio == 2.0
+
+
+HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1, "b": [2]}}\n</tool_call>'
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    "<|tool_calls_section_end|>"
+)
+
+
+def listed(arguments, call_id="c1", name="f"):
+    calls = [{"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}]
+    return json.dumps({"content": "", "tool_calls": calls})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        (HERMES, HERMES.replace('"a": 1, "b": [2]', '"b": [2],  "a": 1'), True),
+        (HERMES, f"Let me see. {HERMES}", True),
+        (HERMES, HERMES.replace("1", "3"), False),
+        (HERMES, HERMES.replace("1", "true"), False),
+        (HERMES, HERMES * 2, False),
+        (HERMES, HERMES[:-25], False),
+        (HERMES, "Well.", False),
+        ("Well.", HERMES, None),
+        (HERMES[:-25], HERMES, None),
+        (KIMI.format(0, '{"a": 1}'), KIMI.format(7, '{ "a" : 1 }'), True),
+        ('{"name": "f", "arguments": {"a": 1}}', '{"arguments": {"a": 1}, "name": "f"}', True),
+        ('{"name": "f", "arguments": {"a": 1}}', HERMES.replace(', "b": [2]', ""), True),
+        ('{"a": 1}', '{"a": 1}', None),
+        (listed('{"a": 1}'), listed('{"a":  1}', "other id"), True),
+        (listed('{"a": 1}'), listed('{"a": 1}', name="g"), False),
+        (listed('{"a": 1}'), listed('{"a": 1'), False),
+    ],
+)
+def test_the_same_calls_are_known_by_what_they_call(ours, theirs, same):
+    """Ids, spaces, the order of keys and the words around a call are no part of it."""
+    assert of_two(ours, theirs).same_calls is same
+    (row,), _ = compare([answer("a", ours)], [answer("a", theirs)])
+    assert (row.same_calls.count, row.same_calls.n) == (int(same is True), int(same is not None))
+
+
+def test_a_call_is_read_in_the_format_that_its_answer_was_scored_in():
+    text = "[f(a=1)]"
+    assert of_two(text, text, filter="pythonic").same_calls is True
+    assert of_two(text, text, filter="hermes").same_calls is None
+    assert of_two(text, text).same_calls is None, "without a mark nobody knows that it is a call"
