@@ -1,0 +1,65 @@
+"""Clocks for a GPU, and rows of figures that a dry run leaves empty."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .common import Row
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how.
+
+    Attributes:
+        device: `cuda`, or `cpu` in a dry run.
+        dry: Each piece of work is done once and no figure is given.
+        bandwidth: TB/s that a copy reaches.
+    """
+
+    device: str
+    dry: bool
+    bandwidth: float
+
+    def median_ms(self, work: Callable[[], object]) -> float:
+        """Median of many runs with a cold second-level cache, in milliseconds of the device; NaN in a dry run."""
+        if self.dry:
+            work()
+            return float("nan")
+        import triton
+
+        return float(triton.testing.do_bench(work, warmup=10, rep=40, return_mode="median"))
+
+    def wall(self, work: Callable[[], object]) -> float:
+        """Seconds until the device has finished some work; NaN in a dry run."""
+        self.finish()
+        start = time.perf_counter()
+        work()
+        self.finish()
+        return float("nan") if self.dry else time.perf_counter() - start
+
+    def finish(self) -> None:
+        """Waits for the device."""
+        if not self.dry:
+            torch.cuda.synchronize()
+
+    def device_seconds(self, work: Callable[[], object]) -> float:
+        """Seconds in which the device computed during some work; NaN in a dry run."""
+        if self.dry:
+            work()
+            return float("nan")
+        kinds = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=kinds) as found:
+            work()
+            self.finish()
+        return sum(event.self_device_time_total for event in found.key_averages()) / 1e6
+
+    def row(self, what: str, value: float, unit: str, aim: float | None = None, most: bool = False, note="") -> Row:
+        """A figure, and whether it reaches its aim: at least, or with `most` at most."""
+        target = "" if aim is None else f"{'<=' if most else '>='} {aim:g} {unit}"
+        if self.dry:
+            return Row(what, "dry: not measured", target)
+        reached = None if aim is None else (value <= aim if most else value >= aim)
+        return Row(what, f"{value:.4g} {unit}", target, reached, note)
