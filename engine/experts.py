@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from evalsvc.errors import CapabilityError
+from evalsvc.kernels.dispatch import ran
 
 from .matrix import PlanMatrix
 from .packed.base import Packed
@@ -74,6 +75,7 @@ class PlanExperts(nn.Module):
         super().__init__()
         self.fmt, self.count, self.concatenated = fmt, len(definition.down_proj), definition.is_concatenated
         self.matrices: dict[tuple[int, str], PlanMatrix] = {}
+        self._stacked: dict[str, list[Tensor]] = {}
         self.gate_up_proj_bias: Tensor | None = None
         self.down_proj_bias: Tensor | None = None
         for name, parameter in definition.named_parameters(recurse=False):
@@ -111,6 +113,8 @@ class PlanExperts(nn.Module):
         Returns:
             Shape and dtype of `x`.
         """
+        if next(iter(self.matrices.values())).launch is not None:
+            return self._together(x, top_k_index, top_k_weights)
         total = torch.zeros(x.shape, dtype=torch.float32)
         for expert in top_k_index.unique().tolist():
             rows, ranks = (top_k_index == expert).nonzero(as_tuple=True)
@@ -132,6 +136,42 @@ class PlanExperts(nn.Module):
         return self.matrices[expert, "down_proj"](
             gated, None if self.down_proj_bias is None else self.down_proj_bias[expert]
         )
+
+    def _together(self, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """As `forward`, all experts in one product a matrix, without asking a GPU which ones were hit."""
+        tokens, k = top_k_index.shape
+        chosen, place = top_k_index.sort(dim=1)  # a token's experts are added in ascending order
+        weights = top_k_weights.gather(1, place).float()
+        order = chosen.flatten().argsort(stable=True)
+        expert = chosen.flatten()[order]
+        counts = (expert[:, None] == torch.arange(self.count, device=x.device)).sum(0, dtype=torch.int32)
+        rows = x[order // k]
+        bias = None if self.gate_up_proj_bias is None else self.gate_up_proj_bias[expert]
+        if self.concatenated:
+            biases = (None, None) if bias is None else bias.chunk(2, dim=1)
+            parts = zip(("gate_proj", "up_proj"), biases, strict=True)
+            hidden = torch.cat([self._of_all(part, rows, counts, b) for part, b in parts], dim=-1)
+        else:
+            hidden = self._of_all("gate_up_proj", rows, counts, bias)
+        bias = None if self.down_proj_bias is None else self.down_proj_bias[expert]
+        out = self._of_all("down_proj", self.definition._apply_gate(hidden), counts, bias)
+        by_token = torch.empty_like(out).index_copy_(0, order, out).view(tokens, k, -1)
+        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        for rank in range(k):
+            total += by_token[:, rank].float() * weights[:, rank, None]
+        return total.to(x.dtype)
+
+    def _of_all(self, part: str, rows: Tensor, counts: Tensor, bias: Tensor | None) -> Tensor:
+        from .launches import GROUPED, stack
+
+        if part not in self._stacked:
+            mine = [self.matrices[expert, part] for expert in range(self.count)]
+            self._stacked[part], views = stack([matrix.packed for matrix in mine])
+            for matrix, view in zip(mine, views, strict=True):
+                matrix.packed = view
+        ran(f"linear.{self.fmt.kernel}.triton")
+        y = GROUPED[self.fmt.kernel](rows.contiguous(), counts, *self._stacked[part])
+        return (y if bias is None else y + bias).to(rows.dtype)
 
 
 def hold_routers(model: PreTrainedModel) -> None:

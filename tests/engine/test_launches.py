@@ -77,3 +77,30 @@ def test_an_engine_runs_them_and_its_proof_says_so(serve, plan, monkeypatch):
         assert weights["resident_bytes"] == weights["format_bytes"]
     mine, theirs = got.logprobs[0], wanted.logprobs[0]
     assert abs(mine - theirs) < 0.05 * abs(theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt"), [("qwen3_moe", "int4:g32:asym"), ("gpt_oss", "fp8:block128"), ("qwen3_moe", "nvfp4")]
+)
+def test_experts_are_multiplied_together_and_held_once(serve, name, fmt, monkeypatch):
+    """gpt_oss has biases and gate and up interleaved, qwen3_moe neither."""
+    plain = next(m for m in serve(name, f"w={fmt}").arm().decode.weights.experts.values())
+    monkeypatch.setenv(VARIABLE, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    stage = serve(name, f"w={fmt}").arm().decode
+    experts = next(iter(stage.weights.experts.values()))
+    before = [[t.clone() for t in matrix.packed_tensors()] for _, matrix in experts.named_matrices()]
+    numbers = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 64, generator=numbers).bfloat16()
+    chosen = torch.stack([torch.randperm(8, generator=numbers)[:3] for _ in range(9)])
+    weights = torch.rand(9, 3, generator=numbers)
+    wanted, got = plain(x, chosen, weights).float(), experts(x, chosen, weights).float()
+    # Hidden values that lie between two codes may be rounded to either: by 1/16 of their size, of e2m1 by up to half.
+    allowed = {"nvfp4": 0.05, "fp8:block128": 0.02}.get(fmt, 2.0**-7)
+    assert (got - wanted).norm() <= allowed * wanted.norm()
+    alone = torch.cat([experts(x[i : i + 1], chosen[i : i + 1], weights[i : i + 1]) for i in (0, 8)]).float()
+    assert (alone - got[[0, 8]]).norm() <= allowed * alone.norm()
+    after = [matrix.packed_tensors() for _, matrix in experts.named_matrices()]
+    assert all(torch.equal(a, b) for old, new in zip(before, after, strict=True) for a, b in zip(old, new, strict=True))
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for matrix in after for t in matrix}
+    assert sum(held.values()) == sum(t.nbytes for matrix in before for t in matrix)
