@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy
 
@@ -27,6 +27,10 @@ except ImportError:  # no wheel for this platform, or the core install
 
 class _Known(Any):
     """What stands for Triton's own where that is not installed, and where types are checked."""
+
+    def __new__(cls, value: Any = None) -> Self:
+        """Any's own takes no value."""
+        return super().__new__(cls)
 
     def __init__(self, value: Any = None):
         self.value = value

@@ -1,5 +1,8 @@
 """One process interprets a kernel, then compiles it, then interprets it again."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -89,3 +92,8 @@ def test_without_triton_a_launch_is_refused_and_an_import_is_not(monkeypatch):
 
     with pytest.raises(CapabilityError, match="kernel lonely: triton is not installed"):
         lonely[(1,)](1)
+
+
+def test_the_engine_is_imported_where_triton_is_not_installed():
+    code = "import sys; sys.modules['triton'] = None; import evalsvc.engine.engine"
+    subprocess.run([sys.executable, "-c", code], check=True)
