@@ -13,6 +13,7 @@ from evalsvc.dashboards.show import show_table
 from evalsvc.store import queries
 from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, ScheduleRow
 from evalsvc.store.records import ArmRecord
+from evalsvc.store.schema import IncidentRow
 from evalsvc.store.session import Store
 
 NEWEST = 50
@@ -30,6 +31,15 @@ _TABLES = (
      ("job", "cron", "time_zone", "seen_until", "late"), "job"),
     ("Alerts", "The last word of every job, candidate and arm's integrity.", AlertRow,
      ("job", "subject", "word", "alert", "planned_at"), "planned_at"),
+    (
+        "Integrity incidents",
+        f"Slots of KV pages that did not hold what was written for a request; each ended it as an error. The newest "
+        f"{NEWEST}.",
+        IncidentRow,
+        ("id", "run_id", "arm", "request", "stage", "page", "slot", "layer", "expected_tag", "expected_position",
+         "found_tag", "found_position", "content", "step", "created_at"),
+        "id",
+    ),
     ("Notices", f"Deliveries of what changed, the newest {NEWEST}.", DeliveryRow,
      ("id", "channel", "status", "tries", "message", "delivered_at"), "id"),
 )  # fmt: skip
@@ -159,7 +169,8 @@ def _jobs(store: Store) -> None:
         if not found:
             continue
         st.html(markup.title(title, explained))
-        numbers = {"id", "attempt", "failures", "exit_code", "run_id", "tries"}
+        numbers = {"id", "attempt", "failures", "exit_code", "run_id", "tries", "page", "slot", "layer", "step"}
+        numbers |= {"expected_tag", "expected_position", "found_tag", "found_position"}
         show_table(
             pd.DataFrame(
                 {

@@ -242,6 +242,14 @@ class Scheduler:
         """The prompt that came first of those that are not handed over yet."""
         return min([*self._active, *self._waiting[:1]], key=lambda prompt: prompt.arrival, default=None)
 
+    def reading(self, pool: Pages) -> list[Sequence]:
+        """Sequences of a pool that the next forwards read."""
+        lanes = [lane.sequence for running in self._lanes.values() for lane in running if lane.stage.pool is pool]
+        prompts = [prompt for prompt in self._active if prompt.stage.pool is pool]
+        own = [prompt.sequence for prompt in prompts if not prompt.ready]
+        tails = [tail.sequence for prompt in prompts for tail in prompt.tails if tail.sequence is not None]
+        return [sequence for sequence in (*lanes, *own, *tails) if sequence.length]
+
     def misfits(self) -> list[tuple[Prompt | Lane, str]]:
         """What can never run any more, since pages of its pool went into quarantine, and why."""
         found: list[tuple[Prompt | Lane, str]] = []

@@ -126,7 +126,6 @@ class Stage:
             raise IntegrityError(str(next(iter(faults.values()))))
         return logits
 
-    @torch.inference_mode()
     def run(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
         """Computes new tokens, writing their keys and values.
 
@@ -141,6 +140,31 @@ class Stage:
             PoolFull: No room; nothing was written.
             EngineError: Attention read slots whose integrity it did not check.
         """
+        astray = {} if self.pool.guard is None else self._astray(chunks)
+        if not astray:
+            return self._run(chunks)
+        served = [i for i in range(len(chunks)) if i not in astray]
+        rows, faults = self._run([chunks[i] for i in served]) if served else (torch.empty(0), {})
+        parts = iter(rows.split([chunks[i].logits for i in served])) if served else iter(())
+        width = self.weights.model.config.vocab_size
+        whole = [torch.zeros(c.logits, width) if i in astray else next(parts) for i, c in enumerate(chunks)]
+        self.work.faults += len(astray)
+        return torch.cat(whole), astray | {served[i]: incident for i, incident in faults.items()}
+
+    def _astray(self, chunks: Seq[Chunk]) -> dict[int, Incident]:
+        """Chunks whose first new token would be written into a page that is not their sequence's."""
+        pool, guard, found = self.pool, self.pool.guard, {}
+        for i, chunk in enumerate(chunks):
+            sequence, last = chunk.sequence, chunk.sequence.length - 1
+            if sequence.length % PAGE and pool.tags[sequence.pages[-1]] != sequence.tags[-1]:
+                assert guard is not None
+                slot = sequence.slots(last, last + 1)[0]
+                tag, position = guard.stamps[0, slot].tolist()
+                found[i] = self.incident(Bad(0, slot, (sequence.tags[-1], last), (tag, position)))
+        return found
+
+    @torch.inference_mode()
+    def _run(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
         started = perf_counter()
         batch = pack(self.pool, chunks, self.tile_rows)
         wanted = len(batch.logit_rows)

@@ -328,6 +328,7 @@ def _target(prepared: Prepared, batch: int, names: Collection[str]):
         threads=experiment.threads,
         batch=batch,
         kv_tokens=experiment.kv_tokens,
+        integrity=experiment.integrity,
         cache=cache / "scales",
     )
 

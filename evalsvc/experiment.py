@@ -85,6 +85,8 @@ class Experiment(_Frozen):
         workers: Processes that run arms at the same time, each with its own engine and its own copy of the weights.
         batch: Most requests side by side.
         kv_tokens: Tokens in each stage's KV pool.
+        integrity: What is checked of KV pages before they are read; it changes no answer, an item that meets a page
+            which lies is an error.
     """
 
     name: Name
@@ -101,6 +103,12 @@ class Experiment(_Frozen):
     workers: int = Field(default=1, ge=1, le=64)
     batch: int = Field(default=32, ge=1, le=4096)
     kv_tokens: int = Field(default=16384, ge=16)
+    integrity: Literal["tags", "off", "content", "content:first"] = "tags"
+
+    @field_validator("integrity", mode="before")
+    @classmethod
+    def _yaml_reads_off_as_false(cls, value: object) -> object:
+        return "off" if value is False else value
 
     @model_validator(mode="after")
     def _consistent(self) -> "Experiment":

@@ -68,6 +68,7 @@ class EvalsvcLM(TemplateLM):
         device: str | None = None,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
+        integrity: str = "tags",
     ) -> None:
         """Loads the model.
 
@@ -89,6 +90,7 @@ class EvalsvcLM(TemplateLM):
             device: As in `Engine.load`.
             batch_size: lm-eval always passes one. The engine batches continuously and does not read it.
             max_batch_size: As `max_batch`, which goes first.
+            integrity: What is checked of KV pages before they are read: tags, off, content or content:first.
 
         Raises:
             EvalsvcError: A model, plan or option that cannot be used.
@@ -106,7 +108,7 @@ class EvalsvcLM(TemplateLM):
         if max_batch is None:
             limits["max_batch"] = max_batch_size
         given: dict[str, Any] = {name: _positive(name, value) for name, value in limits.items() if value is not None}
-        self.engine = Engine.load(str(pretrained), plan=plan, device=device or "auto", **given)
+        self.engine = Engine.load(str(pretrained), plan=plan, device=device or "auto", integrity=integrity, **given)
         self.tokenizer: Any = self.engine.text.tokenizer
         self.through: StageName = through
         self.seed = seed

@@ -29,7 +29,7 @@ from evalsvc.ordering import Looks, Placed, plan_looks
 from evalsvc.questions import Key, Question, hash_of, request_hash, seeded, settings_hash
 from evalsvc.store import writer
 from evalsvc.store.answers import values_of
-from evalsvc.store.records import NewSample, NewScore, Turn
+from evalsvc.store.records import NewIncident, NewSample, NewScore, Turn
 from evalsvc.store.session import Store
 from evalsvc.suites.base import Asked, Score
 from evalsvc.suites.degenerate import failure_scores
@@ -301,6 +301,26 @@ def _failed(question: Question, failure: RequestFailure) -> NewSample:
         status="error",
         error_class=failure.error,
         error_message=failure.message,
+        incident=_incident(failure),
+    )
+
+
+def _incident(failure: RequestFailure) -> NewIncident | None:
+    """What the store keeps of a page that did not hold what was written for the request."""
+    met = failure.incident
+    if met is None:
+        return None
+    return NewIncident(
+        stage=met.stage,
+        page=met.page,
+        slot=met.slot,
+        layer=met.layer,
+        expected_tag=met.expected[0],
+        expected_position=met.expected[1],
+        found_tag=met.found[0],
+        found_position=met.found[1],
+        content=met.content,
+        step=met.step,
     )
 
 

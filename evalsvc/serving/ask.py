@@ -68,6 +68,7 @@ def ask(
         price_per_hour=price,
         threads=experiment.threads,
         kv_tokens=experiment.kv_tokens,
+        integrity=experiment.integrity,
     )
 
 

@@ -35,7 +35,7 @@ class Bench:
         memory_bytes: Of each stage's device; None as in the module.
         price_per_hour: None: no cost.
         threads: Torch threads.
-        kv_tokens: As the experiment's; part of what an arm is.
+        kv_tokens: As the experiment's; part of what an arm is. `integrity` alike.
     """
 
     model: str
@@ -46,6 +46,7 @@ class Bench:
     price_per_hour: float | None = None
     threads: int = 1
     kv_tokens: int = 16384
+    integrity: str = "tags"
 
 
 def run_bench(bench: Bench, store: Store, note: Note) -> list[Measurement]:
@@ -100,6 +101,7 @@ def _target(bench: Bench) -> Any:
         threads=bench.threads,
         batch=max(bench.grid.most, *bench.grid.equal, 1),
         kv_tokens=bench.kv_tokens,
+        integrity=bench.integrity,
         cache=cache / "scales",
     )
 

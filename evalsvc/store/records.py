@@ -25,6 +25,22 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewIncident:
+    """What ended a request; fields as in `schema.IncidentRow`."""
+
+    stage: str
+    page: int
+    slot: int
+    layer: int
+    expected_tag: int
+    expected_position: int
+    found_tag: int
+    found_position: int
+    content: bool
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewSample:
     """One answer to store; fields as in `schema.Sample` and `schema.ItemRow`."""
 
@@ -56,6 +72,7 @@ class NewSample:
     scoring_version: str = ""
     scores: tuple[NewScore, ...] = ()
     turns: tuple[Turn, ...] = ()
+    incident: NewIncident | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str, str, int]:

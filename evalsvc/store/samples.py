@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
 from typing import Any, cast
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 from evalsvc.errors import StoreError
 from evalsvc.store.bulk import among, by_row, insert_columns, insert_with_ids
 from evalsvc.store.records import NewSample, NewScore
-from evalsvc.store.schema import Arm, ItemRow, Sample, ScoreRow, TurnRow, utc_now
+from evalsvc.store.schema import Arm, IncidentRow, ItemRow, Sample, ScoreRow, TurnRow, utc_now
 from evalsvc.store.session import Store
 from evalsvc.store.texts import storable_text
 
@@ -190,7 +191,7 @@ def _held(session: Session, arm: Arm, wanted: dict[_Key, NewSample]) -> dict[_Ke
 def _insert(session: Session, arm: Arm, new: dict[_Key, NewSample]) -> None:
     columns = _columns(session, arm, [key[0] for key in new], list(new.values()))
     ids = insert_with_ids(session.connection(), _SAMPLES, columns)
-    _add_parts(session, list(zip(ids, new.values(), strict=True)))
+    _add_parts(session, arm, list(zip(ids, new.values(), strict=True)))
 
 
 def _replace(session: Session, arm: Arm, again: dict[int, tuple[int, NewSample]]) -> None:
@@ -203,7 +204,7 @@ def _replace(session: Session, arm: Arm, again: dict[int, tuple[int, NewSample]]
         session.execute(update(Sample).where(Sample.id == sample_id).values(**row))
     for table in (_SCORES, _TURNS):
         session.execute(delete(table).where(among(session.connection(), table.c.sample_id, again)))
-    _add_parts(session, list(zip(again, samples, strict=True)))
+    _add_parts(session, arm, list(zip(again, samples, strict=True)))
 
 
 def _columns(session: Session, arm: Arm, item_pks: list[int], samples: Sequence[NewSample]) -> dict[str, Sequence[Any]]:
@@ -235,8 +236,8 @@ def _holds_nulls(session: Session) -> bool:
     return session.get_bind().dialect.name != "postgresql"
 
 
-def _add_parts(session: Session, stored: Sequence[tuple[int, NewSample]]) -> None:
-    """Scores and turns of samples that have none."""
+def _add_parts(session: Session, arm: Arm, stored: Sequence[tuple[int, NewSample]]) -> None:
+    """Scores and turns of samples that have none, and their incidents, which stay when a sample is tried again."""
     connection, nulls = session.connection(), _holds_nulls(session)
     scored = [(i, sample.scoring_version, *_score(score)) for i, sample in stored for score in sample.scores]
     insert_columns(connection, _SCORES, dict(zip(_SCORE_COLUMNS, zip(*scored, strict=True), strict=False)))
@@ -252,3 +253,8 @@ def _add_parts(session: Session, stored: Sequence[tuple[int, NewSample]]) -> Non
         for number, turn in enumerate(sample.turns)
     ]
     insert_columns(connection, _TURNS, dict(zip(_TURN_COLUMNS, zip(*turned, strict=True), strict=False)))
+    for sample_id, sample in stored:
+        if sample.incident is not None:
+            request = storable_text(f"{sample.suite}/{sample.item_id}", null_bytes=nulls)
+            own = {"run_id": arm.run_id, "arm_id": arm.id, "arm": arm.name, "sample_id": sample_id, "request": request}
+            session.add(IncidentRow(**own, **asdict(sample.incident)))

@@ -11,8 +11,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from evalsvc.store.texts import PackedJSON, PackedText
 
-REVISION = "0004"  # the newest of store/migrations, which say how to add one
-READABLE_FROM = "0004"  # files from this revision on are read as they are; "0000" is before there were revisions
+REVISION = "0005"  # the newest of store/migrations, which say how to add one
+READABLE_FROM = "0005"  # files from this revision on are read as they are; "0000" is before there were revisions
 
 
 def utc_now() -> str:
@@ -153,6 +153,34 @@ class ScoreRow(Base):
     filter: Mapped[str]
     value: Mapped[float]
     error_class: Mapped[str | None]
+
+
+class IncidentRow(Base):
+    """A slot of a KV page that did not hold what a request expected there, which ended the request.
+
+    `request` is the item, as people read it; the sample may have an answer since, of a run that went on. `stage` is
+    `prefill`, `decode`, or `handoff` between them. `content` says that tag and position were right and what was stored
+    was not. `step` counts the stage's forwards.
+    """
+
+    __tablename__ = "incidents"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), index=True)
+    arm_id: Mapped[int] = mapped_column(ForeignKey("arms.id"))
+    arm: Mapped[str]
+    sample_id: Mapped[int] = mapped_column(ForeignKey("samples.id"))
+    request: Mapped[str]
+    stage: Mapped[str]
+    page: Mapped[int]
+    slot: Mapped[int]
+    layer: Mapped[int]
+    expected_tag: Mapped[int]
+    expected_position: Mapped[int]
+    found_tag: Mapped[int]
+    found_position: Mapped[int]
+    content: Mapped[bool]
+    step: Mapped[int]
+    created_at: Mapped[str] = mapped_column(default=utc_now)
 
 
 class TurnRow(Base):

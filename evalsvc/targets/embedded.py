@@ -35,6 +35,7 @@ class EmbeddedTarget:
         batch: int,
         kv_tokens: int,
         cache: Path | None,
+        integrity: str = "tags",
     ):
         """Sets torch's thread count for this process; reads the model's hashes, not yet its weights.
 
@@ -43,7 +44,8 @@ class EmbeddedTarget:
         """
         torch.set_num_threads(threads)
         self.threads = threads
-        self.engine = Engine(open_checkpoint(model), arms, kv_tokens=kv_tokens, max_batch=batch, cache=cache)
+        options = {"kv_tokens": kv_tokens, "max_batch": batch, "cache": cache, "integrity": integrity}
+        self.engine = Engine(open_checkpoint(model), arms, **options)
 
     def facts(self, arm: str) -> ArmFacts:
         """What is known before item 1. Runs a calibration when its scales are not in the cache.
@@ -75,6 +77,7 @@ class EmbeddedTarget:
             "kernels": dispatch.described(self.engine.device.type),
             "threads": self.threads,
             "max_length": self.engine.max_length,  # rope's frequencies can hang on it
+            "integrity": self.engine.integrity,
             "calibration": None if spec.calibration is None else _sha256(spec.calibration.read_bytes()),
         }
         known = json.dumps([str(spec.plan), stages, spec.inject, details], sort_keys=True)
