@@ -3,7 +3,8 @@
     python -m tests.benchmarks.integrity --faults 10000 --engine-faults 200 --slots 1000000
     python -m tests.benchmarks.integrity --only cost --model DIR
 
-Each kind is planted in full in the cheapest mode that claims it, and a tenth as often in the others. A fault that a mode claims and misses, or an alarm without a fault, ends the program with status 1.
+Each kind is planted in full in the cheapest mode that claims it, and a tenth as often in the others. A fault that a
+mode claims and misses, or an alarm without a fault, ends the program with status 1.
 """
 
 import argparse
