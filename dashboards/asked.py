@@ -3,7 +3,7 @@
 import streamlit as st
 
 AT_ONCE_SAMPLES = 10_000  # read and compared in well under a second
-SAMPLES_A_SECOND = 20_000
+SAMPLES_A_SECOND = 10_000
 
 
 def when_asked(samples: int, what: str, key: str) -> bool:

@@ -21,6 +21,7 @@ from evalsvc.store.schema import BaselineRow, DecisionRow, Run
 from evalsvc.store.session import Store, open_store
 from evalsvc.verdict.divergence import summary
 
+VERSION = 2  # of what is written: a kept history of another one is not shown
 EXPERIMENT = "generated-history"
 NOTE = "generated, no model ran: answers are made up to show the pages"
 NIGHTS = 60

@@ -60,12 +60,12 @@ def _demo_database() -> Path:
     import tempfile
 
     from evalsvc.cli.common import note
-    from evalsvc.demo import NIGHTS, write_history
+    from evalsvc.demo import NIGHTS, VERSION, write_history
     from evalsvc.errors import ConfigError
     from evalsvc.paths import cache_dir
     from evalsvc.store.schema import REVISION
 
-    path = cache_dir() / f"demo-history-{REVISION}.sqlite"  # one of another schema is left as it is
+    path = cache_dir() / f"demo-history-{VERSION}-{REVISION}.sqlite"  # one of another schema is left as it is
     if path.exists():
         return path
     note(f"writing a generated history of {NIGHTS} nights to {path}, once, half a minute or so")
