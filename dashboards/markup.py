@@ -1,5 +1,6 @@
 """Pieces of HTML and their one style sheet. Every value passes through `escape`."""
 
+import re
 from typing import Any
 
 from evalsvc.dashboards.charts import MARKS
@@ -65,6 +66,11 @@ STYLE = """<style>
 .ev-brand { font-size: 1.15rem; font-weight: 700; letter-spacing: -.01em; }
 .ev-note { overflow-wrap: anywhere; border-left: 3px solid var(--ev-line); padding: .1rem 0 .1rem .8rem;
   opacity: .74; }
+.ev-parted { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--ev-ground); border-radius: 8px;
+  margin: 0;
+  padding: .7rem .9rem; font-size: .84rem; color: inherit; max-height: 320px; overflow-y: auto; }
+.ev-parted span { opacity: .78; }
+.ev-parted mark { background: #fbe3a1; color: #1c2430; border-radius: 3px; padding: 0 2px; }
 .ev-card { border: 1px solid var(--ev-line); border-left-width: 5px; border-radius: 8px; padding: .55rem .9rem;
   margin: .35rem 0; }
 .ev-card .ev-say { margin: .2rem 0; }
@@ -226,6 +232,14 @@ def sample_answer_head(name: str, shown: Shown, value: float | None, error: str 
         f'{STYLE}<div class="ev"><div class="ev-head"><b>{escape(name)}</b>'
         f'<span class="ev-quiet">{escape(" · ".join(facts))}</span></div></div>'
     )
+
+
+def parted(both: str, rest: str) -> str:
+    """An answer around the place where it parts from another: what both say, then its own first word marked."""
+    own = re.match(r"\s*\S{0,40}", rest)
+    first = rest[: own.end()] if own else ""
+    shown = f"<mark>{escape(first)}</mark>{escape(rest[len(first) :])}" if rest else "<mark>(ends here)</mark>"
+    return f'{STYLE}<div class="ev"><pre class="ev-parted" tabindex="0"><span>{escape(both)}</span>{shown}</pre></div>'
 
 
 def minute(iso: str) -> str:

@@ -141,13 +141,11 @@ def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None
     st.html(markup.title("Where the answers part", _where(found)))
     if found.characters is not None:
         start = max(0, found.characters - BEFORE)
-        if found.characters:
-            st.caption("both say")
-            show_text(("…" if start else "") + ours.answer[start : found.characters])
+        both = ("…" if start else "") + ours.answer[start : found.characters]
         for column, name, text in zip(st.columns(2), (baseline, candidate), (ours.answer, theirs.answer), strict=True):
             with column:
-                st.caption(f"then {markdown_free(name)}:")
-                show_text(text[found.characters : found.characters + AFTER])
+                st.caption(markdown_free(name))
+                st.html(markup.parted(both, text[found.characters : found.characters + AFTER]))
     st.html(markup.title("Scores", "Every metric of this answer, under the scoring version that counts."))
     show_table(frames.score_frame(ours, theirs))
     fields = fields_of(ours.answer, theirs.answer)

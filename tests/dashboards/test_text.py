@@ -3,6 +3,7 @@
 import pytest
 
 from evalsvc.dashboards.launch import APP, database_address, streamlit_args
+from evalsvc.dashboards.markup import parted
 from evalsvc.dashboards.text import (
     byte_size,
     escape,
@@ -81,3 +82,10 @@ def test_the_database_is_named_by_flag_before_environment():
 )
 def test_lm25_white_space_at_the_ends_of_an_answer_can_be_seen(text, shown):
     assert outer_space(text) == shown
+
+
+def test_an_answers_own_first_word_is_marked_where_it_parts():
+    assert "<span>both </span><mark>&lt;b&gt;own</mark> rest</pre>" in parted("both ", "<b>own rest")
+    assert "<mark>\n\n two</mark> three" in parted("", "\n\n two three")
+    assert "<mark>(ends here)</mark>" in parted("all of it", "")
+    assert "<mark>␀⟨U+202E⟩</mark>" in parted("", "\x00\u202e")
