@@ -5,16 +5,18 @@ arguments on the way to the attention function. The name is never registered as 
 builds no mask at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from evalsvc.errors import CapabilityError
+from evalsvc.kernels.page_table import PageTable
 from evalsvc.kernels.paged_attention import paged_attention
 from evalsvc.kernels.tiles import Tiles
 
@@ -23,6 +25,21 @@ from .kv.latent_pool import LatentPool
 from .kv.pool import KVPool
 
 ATTENTION_NAME = "evalsvc_paged"
+
+
+class ByPages(NamedTuple):
+    """How kernels for GPUs read a batch.
+
+    Attributes:
+        table: The sequences' pages.
+        expected: The tags that these are to have. Shape: as the table's pages, int32.
+        kernel: `paged_decode` in a stage that computes one token a sequence, else `paged_prefill`: what is in a batch
+            never chooses it.
+    """
+
+    table: PageTable
+    expected: Tensor
+    kernel: Callable[..., Tensor]
 
 
 @dataclass
@@ -37,6 +54,7 @@ class Step:
         check: Compares what is read; None where integrity is off.
         windows: By layer whose attention has run in this step, the sliding window that its model passed.
         absorbs: Whether latent attention takes its absorbed form.
+        by_pages: What kernels read by, where they run as Triton.
     """
 
     pool: KVPool | LatentPool
@@ -46,6 +64,7 @@ class Step:
     check: Check | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
     absorbs: bool = False
+    by_pages: ByPages | None = None
 
     def enter(self, layer: int, window: int | None = None) -> None:
         """Notes that a layer's attention runs.
@@ -120,6 +139,8 @@ def attend(
     assert isinstance(pool, KVPool)
     pool.observe(layer, key[0], value[0])
     pool.write(layer, step.slots, key[0].transpose(0, 1), value[0].transpose(0, 1), step.stamps)
+    if step.by_pages is not None:
+        return _by_pages(step, layer, query[0].transpose(0, 1), scaling, sliding_window, softcap, s_aux)[None], None
     out = paged_attention(
         query[0].transpose(0, 1),
         pool.k[layer],
@@ -134,6 +155,23 @@ def attend(
         None if step.check is None else partial(step.check.layer, layer),
     )
     return out[None], None
+
+
+def _by_pages(
+    step: Step,
+    layer: int,
+    query: Tensor,
+    scaling: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """As `attend`'s reading, by kernels for GPUs. Shape: (tokens, heads, head_dim)."""
+    assert step.by_pages is not None and isinstance(step.pool, KVPool)
+    pool, (table, expected, kernel) = step.pool, step.by_pages
+    guarding = None if step.check is None else step.check.by_kernel(layer, expected, table.reads(window))
+    pages = pool.k[layer], pool.v[layer], pool.read_scale("k", layer), pool.read_scale("v", layer)
+    return kernel(query.contiguous(), *pages, table, scaling, window, softcap, sinks, guarding)
 
 
 AttentionInterface.register(ATTENTION_NAME, attend)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from evalsvc.kernels.page_table import PageTable
 from evalsvc.kernels.tiles import KEY_BLOCK, Tiles
 
 from .kv.pages import PAGE, Pages, PoolFull, Sequence
@@ -143,6 +144,24 @@ def never_one_row(batch: PackedBatch) -> PackedBatch:
     )
     tiles, stamps = replace(batch.tiles, flat=flat), batch.stamps.repeat(2, 1)
     return PackedBatch(ids, positions, slots, tiles, rows, stamps, batch.reading)
+
+
+def tables(batch: PackedBatch, chunks: Seq[Chunk]) -> tuple[PageTable, Tensor]:
+    """The chunks' pages as kernels read them, and the tags that these are to have.
+
+    Args:
+        batch: What was packed of the chunks. Where `never_one_row` put their only token in twice, so is its sequence.
+
+    Returns:
+        The table, and tags of its shape, int32.
+    """
+    sequences, counts = [chunk.sequence for chunk in chunks], [len(chunk.tokens) for chunk in chunks]
+    if len(batch.token_ids) != sum(counts):
+        sequences, counts = sequences * 2, counts * 2
+    table = PageTable.of([s.pages for s in sequences], [s.length for s in sequences], counts, str(batch.slots.device))
+    columns = table.pages.shape[1]
+    tags = [[*s.tags[: len(s.pages)], *[0] * (columns - len(s.pages))] for s in sequences]
+    return table, torch.tensor(tags, dtype=torch.int32)
 
 
 def _reading(blocks: list[_Block]) -> Reading:

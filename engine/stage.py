@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from evalsvc.errors import IntegrityError
-from evalsvc.kernels.dispatch import counting
+from evalsvc.kernels.dispatch import counting, form
+from evalsvc.kernels.paged_decode import paged_decode
+from evalsvc.kernels.paged_prefill import paged_prefill
 
-from .attention import Step, stepping
-from .batch import Chunk, Reading, never_one_row, pack
+from .attention import ByPages, Step, stepping
+from .batch import Chunk, Reading, never_one_row, pack, tables
 from .devices import finish, on
 from .kv.guard import Check
 from .kv.latent_pool import LatentPool
@@ -94,6 +96,7 @@ class Stage:
     name = ""
     tile_rows = 0
     absorbs = False
+    kernel = staticmethod(paged_prefill)
 
     def __init__(
         self,
@@ -179,7 +182,10 @@ class Stage:
         guard, reading = self.pool.guard, batch.reading
         check = None if guard is None else Check(guard, reading.slots, reading.wanted)
         stamps = None if guard is None else batch.stamps
-        step = Step(self.pool, batch.slots, batch.tiles, stamps, check, absorbs=self.absorbs)
+        by_pages = None
+        if form(self.device.type) == "triton":
+            by_pages = ByPages(*tables(batch, chunks), self.kernel)
+        step = Step(self.pool, batch.slots, batch.tiles, stamps, check, absorbs=self.absorbs, by_pages=by_pages)
         with stepping(step), counting(self.work.kernels):
             if wanted:
                 logits = self.weights.model(**inputs, logits_to_keep=batch.logit_rows).logits[0, :wanted].float()
@@ -261,6 +267,7 @@ class DecodeStage(Stage):
     name = "decode"
     tile_rows = 1
     absorbs = True
+    kernel = staticmethod(paged_decode)
 
     def step(self, sequences: Seq[Sequence], tokens: Seq[int]) -> Tensor:
         """Writes one token of each sequence and returns logits of shape (sequences, vocabulary)."""

@@ -25,11 +25,13 @@ class PageTable:
         pages: Page of each PAGE positions; -1 behind a request's last. Shape: (requests, columns), int32.
         lengths: Keys that a request has, those of its queries the last. Shape: (requests,), int32.
         counts: Queries of each request, packed one request after the other.
+        known: `lengths` without asking the device; None: not known.
     """
 
     pages: Tensor
     lengths: Tensor
     counts: tuple[int, ...]
+    known: tuple[int, ...] | None = None
     _tiles: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -38,12 +40,20 @@ class PageTable:
         columns = max(len(row) for row in pages)
         padded = [[*row, *[-1] * (columns - len(row))] for row in pages]
         table, ends = (torch.tensor(part, dtype=torch.int32, device=device) for part in (padded, lengths))
-        return cls(table, ends, tuple(counts))
+        return cls(table, ends, tuple(counts), tuple(lengths))
 
     @property
     def decodes(self) -> bool:
         """Whether every request has one query."""
         return all(count == 1 for count in self.counts)
+
+    def reads(self, window: int | None) -> int:
+        """Slots that requests' queries read, those that several requests share counted for each."""
+        lengths = self.lengths.tolist() if self.known is None else self.known
+        unseen = 0
+        if window is not None:
+            unseen = sum(max(n - count + 1 - window, 0) for n, count in zip(lengths, self.counts, strict=True))
+        return sum(lengths) - unseen
 
     def slots(self, request: int) -> Tensor:
         """Slots of a request's keys, in order of position. Shape: (length,)."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from evalsvc.errors import EngineError
 from evalsvc.kernels.content import HEADER, content_hash, first_bytes, words_of
+from evalsvc.kernels.page_table import Guarding
 from evalsvc.kernels.stamps import NO_TAG, sound_slots, write_stamps
 
 from .pages import PAGE, Pages, Sequence
@@ -196,6 +197,39 @@ class Check:
         self.slots, self.sound = slots, torch.zeros(guard.layers, dtype=torch.long)
         self._guard, self._wanted = guard, wanted
         self._unsound: dict[int, tuple[Tensor, list[Bad]]] = {}
+        self._by_kernel: dict[int, tuple[Guarding, int]] = {}
+
+    def by_kernel(self, layer: int, expected: Tensor, reads: int) -> Guarding | None:
+        """What a kernel is to compare while it reads a layer; None where it cannot: that is compared here, before.
+
+        Args:
+            layer: Which.
+            expected: Tag of each page of the table that the kernel reads by, int32.
+            reads: How many slots it is to find sound.
+        """
+        if self._guard.sums is not None:
+            self.layer(layer)
+            return None
+        guarding = Guarding.over(self._guard.stamps[layer], expected)
+        self._by_kernel[layer] = guarding, reads
+        return guarding
+
+    def _hear_kernels(self) -> None:
+        """Takes over what kernels found; where they found a slot that is not sound, which one is looked up here.
+
+        Raises:
+            EngineError: What a kernel compared is not what it read.
+        """
+        for layer, (guarding, reads) in self._by_kernel.items():
+            found = guarding.first_bad().tolist()
+            if any(found):
+                self.layer(layer)
+                if layer not in self._unsound:
+                    raise EngineError(f"layer {layer}: a kernel read a slot that was not sound, and now is ({found})")
+            elif (compared := int(guarding.sound.sum())) != reads:
+                raise EngineError(f"layer {layer} read {reads} slots and compared {compared}")
+            else:
+                self.sound[layer] = len(self.slots)
 
     def layer(self, layer: int) -> None:
         """Compares what is read of one layer; called before it is used."""
@@ -211,6 +245,7 @@ class Check:
         Raises:
             EngineError: A layer's slots were used and not compared.
         """
+        self._hear_kernels()
         found = []
         for layer in (self.sound != len(self.slots)).nonzero().view(-1).tolist():
             if layer not in self._unsound:

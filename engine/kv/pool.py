@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from evalsvc.errors import CapabilityError, EngineError
+from evalsvc.kernels.dispatch import form
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
-from evalsvc.kernels.kv_write import kv_encode, kv_write
+from evalsvc.kernels.kv_write import kv_encode, kv_write, write_tokens
 
 from ..precision import KVFormat
 from .guard import GuardedPages
@@ -199,8 +200,16 @@ class KVPool(GuardedPages):
             key: Shape: (tokens, kv_heads, head_dim). `value` alike.
             stamps: Tag and position of each token; None: nobody's. Shape: (tokens, 2), int32.
         """
-        kv_write(self.k[layer], self.write_scale("k", layer), slots, key)
-        kv_write(self.v[layer], self.write_scale("v", layer), slots, value)
+        scales = self.write_scale("k", layer), self.write_scale("v", layer)
+        if form(self.k.device.type) == "triton":
+            held = None if self.guard is None or stamps is None else self.guard.stamps[layer]
+            new = None if held is None else stamps
+            write_tokens(self.k[layer], self.v[layer], *scales, slots, key, value, held, new)
+            if self.guard is None or self.guard.sums is None:
+                return
+        else:
+            kv_write(self.k[layer], scales[0], slots, key)
+            kv_write(self.v[layer], scales[1], slots, value)
         if self.guard is not None and stamps is not None:
             self.guard.seal(layer, slots, stamps)
 
