@@ -76,7 +76,8 @@ SERVED_MODEL_TYPES = (
     "starcoder2",
     "vaultgemma",
 )
-SERVED_LAYER_TYPES = {"full_attention", "sliding_attention", "indexed_attention"}
+SPARSE_LAYER_TYPES = {"indexed_attention", "deepseek_sparse_attention"}  # the latter in transformers before 5.24
+SERVED_LAYER_TYPES = {"full_attention", "sliding_attention"} | SPARSE_LAYER_TYPES
 
 
 def empty_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
