@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .devices import described
 from .experts import is_router
 from .held import dtype_name, kv_facts
 from .kv.pool import PAGE, Scales
@@ -26,6 +27,7 @@ _CODE_DTYPE = {
 _CODE_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
 _KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
 
+NO_GRAPHS = "eager: CUDA graphs were not run on a GPU"
 EXPERTS_NDIM = 3  # of experts that lie stacked, and so in no format
 
 
@@ -82,6 +84,8 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "pages_in_quarantine": len(pool.quarantined),
             "resident_bytes": 0 if pool.guard is None else pool.guard.resident_bytes(),
         },
+        "device": described(stage.device),
+        "decode_graphs": NO_GRAPHS if stage.device.type == "cuda" else "eager",
         "kernels": dict(work.kernels),
         "tokens_computed": work.tokens,
         "forwards": work.forwards,
