@@ -1,15 +1,18 @@
 """Many rows at once, in the fastest words of each database."""
 
+import gc
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from json import encoder
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, ColumnElement, Connection, Table, func, insert, literal, select
-from sqlalchemy.exc import StatementError
+from sqlalchemy import JSON, Boolean, ColumnElement, Connection, Table, func, literal, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 
-from evalsvc.store.texts import PACKED_FROM, PackedText, pack
+from evalsvc.store.texts import PACKED_FROM, PackedJSON, PackedText, pack
 
+_MANY = 500
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _make = getattr(encoder, "c_make_encoder", None)
 # `json.dumps` sets its encoder up for every value; this one is set up once
@@ -31,6 +34,22 @@ def dumps(value: Any) -> str:
         raise StatementError(str(error), "", None, error) from error
 
 
+@contextmanager
+def collecting_later(rows: int) -> Iterator[None]:
+    """Python's cycle collector waits while many rows are made: it would look through all of them, and they hold none.
+
+    Of 5,000 samples at once it takes a fifth of the time.
+    """
+    paused = rows >= _MANY and gc.isenabled()
+    if paused:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
 def insert_columns(connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]) -> None:
     """Inserts rows that are given by column, all of one length.
 
@@ -38,13 +57,38 @@ def insert_columns(connection: Connection, table: Table, columns: Mapping[str, S
     """
     if not any(columns.values()):
         return
-    if connection.dialect.name != "sqlite":
-        connection.execute(insert(table), by_row(columns))
+    if connection.dialect.name == "postgresql":
+        _copy_in(connection, table, columns)
         return
     processed = [_as_bound(connection, table.c[name].type, values) for name, values in columns.items()]
     quoted, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
     sql = f'INSERT INTO "{table.name}" ({quoted}) VALUES ({marks})'
     connection.exec_driver_sql(sql, list(zip(*processed, strict=True)))
+
+
+def _copy_in(connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]) -> None:
+    """COPY, which takes rows several times as fast as INSERT does.
+
+    Raises:
+        IntegrityError: A row contradicts one that is stored.
+        DBAPIError: Whatever else the server says.
+    """
+    import psycopg
+
+    quoted = ", ".join(f'"{name}"' for name in columns)
+    sql = f'COPY "{table.name}" ({quoted}) FROM STDIN'
+    json_names = {name for name in columns if isinstance(table.c[name].type, JSON | PackedJSON)}
+    values = (map(dumps, held) if name in json_names else held for name, held in columns.items())
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    try:
+        with driver.cursor() as cursor, cursor.copy(sql.encode()) as copy:
+            for row in zip(*values, strict=True):
+                copy.write_row(row)
+    except psycopg.IntegrityError as error:
+        raise IntegrityError(sql, None, error) from error
+    except psycopg.Error as error:
+        raise DBAPIError(sql, None, error) from error
 
 
 def _as_bound(connection: Connection, kind: Any, values: Sequence[Any]) -> Iterable[Any]:
@@ -64,9 +108,11 @@ def insert_with_ids(connection: Connection, table: Table, columns: Mapping[str, 
     count = len(next(iter(columns.values())))
     if not count:
         return []
-    if connection.dialect.name != "sqlite":
-        returning = insert(table).returning(table.c.id, sort_by_parameter_order=True)
-        return list(connection.execute(returning, by_row(columns)).scalars())
+    if connection.dialect.name == "postgresql":
+        drawn = text("SELECT nextval(pg_get_serial_sequence(:name, 'id')) FROM generate_series(1, :count)")
+        ids = list(connection.execute(drawn, {"name": table.name, "count": count}).scalars())
+        _copy_in(connection, table, {"id": ids, **columns})
+        return ids
     # the ids that SQLite would give itself; nobody else writes until this transaction ends
     first = (connection.scalar(select(func.max(table.c.id))) or 0) + 1
     ids = range(first, first + count)

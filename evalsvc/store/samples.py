@@ -11,7 +11,7 @@ from sqlalchemy import Table, delete, select, update
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import StoreError
-from evalsvc.store.bulk import among, by_row, insert_columns, insert_with_ids
+from evalsvc.store.bulk import among, by_row, collecting_later, insert_columns, insert_with_ids
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.schema import Arm, IncidentRow, ItemRow, Sample, ScoreRow, TurnRow, utc_now
 from evalsvc.store.session import Store
@@ -51,7 +51,7 @@ def add_samples(store: Store, run_id: int, arm_id: int, samples: Sequence[NewSam
         return 0
     for sample in samples:
         _check(store, sample)
-    with store.transaction() as session:
+    with collecting_later(len(samples)), store.transaction() as session:
         # a server holds the arm for this transaction; in SQLite nobody else writes anyway
         arm = session.scalar(select(Arm).where(Arm.id == arm_id, Arm.run_id == run_id).with_for_update())
         if arm is None:

@@ -19,9 +19,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Printed
 
+from evalsvc.history import arms_of, histories, history
+from evalsvc.series import keep_series
 from evalsvc.store import queries, writer
+from evalsvc.store.baselines import promote
 from evalsvc.store.paired import tables_by_family
-from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.records import ArmRecord, NewSample, NewScore
 from evalsvc.store.session import Store, open_store
 
 ITEMS, FAMILIES, BATCH = 13_000, 57, 5_000
@@ -153,6 +156,13 @@ DONE = (
 )
 
 
+HISTORY = """
+SELECT json_extract(a.series, '$."' || ? || '".figures."".lost'),
+  json_extract(a.series, '$."' || ? || '".figures."".gained')
+FROM arms a JOIN runs r ON r.id = a.run_id WHERE a.name = 'night' ORDER BY a.id
+"""
+
+
 def medians(repeats: int, *works: Callable[[], Any]) -> list[float]:
     """Median seconds of each work, all in turn."""
     took: list[list[float]] = [[] for _ in works]
@@ -183,6 +193,15 @@ def query_rows(path: Path, repeats: int) -> Iterator[tuple[str, float, float, fl
             0.1,
         )
         yield ("list of runs", *medians(repeats, lambda: queries.runs(store), lambda: ask(RUNS)), 0.05)
+        frozen = queries.resolve_arm(store, "@frozen")
+        nights = len(arms_of(store, frozen, "night"))
+        pooled = [(p.lost, p.gained) for p in history(store, frozen, "night")]
+        assert pooled == [tuple(found) for found in ask(HISTORY, frozen.id, frozen.id)], "what is kept is what is read"
+        yield (
+            f"history of {nights} nights",
+            *medians(repeats, lambda: histories(store, frozen, "night"), lambda: ask(HISTORY, frozen.id, frozen.id)),
+            0.2,
+        )
         yield (
             f"what a resumed run has, {large.expected:,} items",
             *medians(repeats, lambda: writer.done_keys(store, large.id), lambda: set(ask(DONE, large.id))),
@@ -190,22 +209,41 @@ def query_rows(path: Path, repeats: int) -> Iterator[tuple[str, float, float, fl
         )
 
 
-def fill(path: Path, samples: int) -> float:
-    """A database of runs of two arms each, `ITEMS` items, and one arm of 100,000; gives seconds."""
-    arms = [make_samples(ITEMS, number) for number in range(2)]
+def fill(path: Path, samples: int, items: int = ITEMS, large: int = 100_000, nights: int = 365) -> float:
+    """A database of runs of two arms each, one large arm, and nights of which the figures are kept; gives seconds."""
+    arms = [make_samples(items, number) for number in range(2)]
     with open_store(path, create=True) as store:
 
         def work() -> None:
-            for number in range(max(1, (samples - 100_000) // (2 * ITEMS))):
+            for number in range(max(1, (samples - large) // (2 * items))):
                 run_id = open_run(store, number)
                 for name, answers in zip(("base", "cand"), arms, strict=True):
-                    arm_id = open_arm(store, run_id, name, ITEMS)
+                    arm_id = open_arm(store, run_id, name, items)
                     store_samples(store, run_id, arm_id, answers, BATCH)
             run_id = open_run(store, -1)
-            large = make_samples(100_000, 3)
-            store_samples(store, run_id, open_arm(store, run_id, "base", len(large)), large, BATCH)
+            many = make_samples(large, 3)
+            store_samples(store, run_id, open_arm(store, run_id, "base", len(many)), many, BATCH)
+            fill_nights(store, nights)
 
         return clock(work)
+
+
+def fill_nights(store: Store, nights: int) -> None:
+    """Runs of an arm `night` of 20 items, each compared with `@frozen`; a history reads what is kept of them alone."""
+    frozen = finished_arm(store, "frozen", make_samples(20, 0))
+    promote(store, frozen, "frozen", "to be compared with")
+    for night in range(nights):
+        keep_series(store, frozen, [finished_arm(store, "night", make_samples(20, 1 + (night > nights // 2)))])
+
+
+def finished_arm(store: Store, name: str, samples: Sequence[NewSample]) -> ArmRecord:
+    """A finished run of one arm."""
+    run_id = open_run(store, -2)
+    arm_id = open_arm(store, run_id, name, len(samples))
+    writer.add_samples(store, run_id, arm_id, samples)
+    writer.finish_arm(store, arm_id, {"prefill": {"seconds": 1.0}, "decode": {"seconds": 2.0}}, "matched")
+    writer.finish_run(store, run_id)
+    return queries.arms(store, run_id)[0]
 
 
 def main() -> None:
