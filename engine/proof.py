@@ -64,7 +64,7 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "format_bytes": _bytes(packed),
             "resident_bytes": _bytes(tensor for layer in linears for tensor in layer.resident()),
             "without_quantized_activations": dict(Counter(name.rpartition(".")[2] for name in as_they_come)),
-            "other_bytes": _bytes(stage.weights.shared_tensors()),
+            "other_bytes": _bytes(stage.weights.other_tensors()),
             "compute_dtype": dtype_name(stage.weights.dtype),
         },
         "kv": {

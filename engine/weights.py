@@ -197,3 +197,7 @@ class WeightSet:
     def shared_tensors(self) -> list[Tensor]:
         """Embeddings, norms, routers, biases of experts and an lm_head that is not packed, each once."""
         return list({t.data_ptr(): t for t in self._parameters().values()}.values())
+
+    def other_tensors(self) -> list[Tensor]:
+        """All that no format packs: what is shared, and the linears' biases."""
+        return [*self.shared_tensors(), *(layer.bias for layer in self.linears.values() if layer.bias is not None)]

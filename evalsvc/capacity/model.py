@@ -217,14 +217,14 @@ def _mixture(config: Mapping[str, Any], shape: Shape, dense: Dense) -> Iterator[
     width = config.get("moe_intermediate_size") or shape.intermediate
     if plain:
         yield from mlp(config, shape, dense, plain)
-    yield from experts(shape, count, width, routed, biases=kind == "gpt_oss")
+    yield from experts(shape, count, width, routed, interleaved=kind == "gpt_oss", fp32=kind == "glm4_moe")
     if kind == "gpt_oss":
         yield Part("sinks", "plain", shape.heads, 1, shape.layers)
     if kind == "qwen2_moe":
         yield from shared_expert(shape, config["shared_expert_intermediate_size"], routed)
-        yield Part("shared experts", "shared", 1, shape.hidden, routed)
+        yield Part("shared experts", "plain", 1, shape.hidden, routed)  # how much of them is added
     if kind in ("glm4_moe", "minimax_m2"):
-        yield Part("routers", "plain", count, 1, routed)  # correction biases
+        yield Part("routers", "plain", count, 1, routed, fp32=True)  # correction biases
     if kind == "glm4_moe":
         yield from shared_expert(shape, width * config["n_shared_experts"], routed)
 
@@ -248,8 +248,8 @@ def _latent(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:
     if config["model_type"] in SPARSE_LATENT:
         yield from indexer(config, shape, sum(_chooses(config, layer) for layer in range(shape.layers)))
     yield from mlp(config, shape, Dense(), plain)
-    yield from experts(shape, count, width, routed)
-    yield Part("routers", "plain", count, 1, routed)  # correction biases
+    yield from experts(shape, count, width, routed, fp32=True)
+    yield Part("routers", "plain", count, 1, routed, fp32=True)  # correction biases
     yield from shared_expert(shape, width * config["n_shared_experts"], routed)
 
 

@@ -21,6 +21,7 @@ class Part:
         unit: Rows that stay on one device: a head's.
         of_layer: Experts of one layer.
         across: Whether an expert is cut by columns.
+        fp32: Whether it is held in fp32 under every plan, as the model has it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Part:
     unit: int = 1
     of_layer: int = 1
     across: bool = False
+    fp32: bool = False
 
     @property
     def elements(self) -> int:
@@ -146,12 +148,26 @@ def frame(config: Mapping[str, Any], shape: Shape, dense: Dense) -> Iterator[Par
         yield Part("norms", "plain", shape.hidden, 1, each * (dense.norms * shape.layers + dense.final_norm))
 
 
-def experts(shape: Shape, count: int, width: int, layers: int, *, biases: bool = False) -> Iterator[Part]:
-    """Routed experts of so many layers, and their router."""
-    yield Part("experts", "expert", 2 * width, shape.hidden, count * layers, of_layer=count)
+def experts(
+    shape: Shape, count: int, width: int, layers: int, *, interleaved: bool = False, fp32: bool = False
+) -> Iterator[Part]:
+    """Routed experts of so many layers, and their router.
+
+    Args:
+        shape: Of the model.
+        count: Experts of a layer.
+        width: Of one.
+        layers: How many have them.
+        interleaved: Whether gate and up are one matrix, and all have biases.
+        fp32: Whether routers are held in fp32.
+    """
+    if interleaved:
+        yield Part("experts", "expert", 2 * width, shape.hidden, count * layers, of_layer=count)
+    else:
+        yield Part("experts", "expert", width, shape.hidden, 2 * count * layers, of_layer=count)
     yield Part("experts", "expert", shape.hidden, width, count * layers, of_layer=count, across=True)
-    yield Part("routers", "plain", count, shape.hidden, layers)
-    if biases:
+    yield Part("routers", "plain", count, shape.hidden, layers, fp32=fp32)
+    if interleaved:
         yield Part("biases", "plain", 2 * width + shape.hidden + 1, 1, count * layers)
 
 
@@ -185,5 +201,5 @@ def indexer(config: Mapping[str, Any], shape: Shape, layers: int) -> Iterator[Pa
     heads, width = config["index_n_heads"], config["index_head_dim"]
     yield Part("indexer", "shared", heads * width, config["q_lora_rank"], layers)
     yield Part("indexer", "shared", width, shape.hidden, layers)
-    yield Part("indexer", "shared", heads, shape.hidden, layers)
+    yield Part("indexer", "plain", heads, shape.hidden, layers)
     yield Part("norms", "plain", width, 1, 2 * layers)

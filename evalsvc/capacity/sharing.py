@@ -20,7 +20,7 @@ from evalsvc.engine.precision import KVFormat, StagePlan, WeightFormat
 from evalsvc.engine.sizes import heads_bytes, index_bytes, latent_bytes
 from evalsvc.errors import ConfigError
 
-BF16 = WeightFormat("bf16")
+BF16, FP32 = WeightFormat("bf16"), WeightFormat("fp32")
 PAGE = 16  # tokens
 
 
@@ -119,7 +119,7 @@ def part_bytes(part: Part, fmt: WeightFormat, devices: Devices) -> int:
         ConfigError: An int4 group that does not divide the part's columns.
     """
     chosen = part.role == "expert" if devices.packs == "experts" else part.packed
-    held = fmt if chosen or (part.role == "head" and fmt.lm_head) else _plain(fmt)
+    held = fmt if chosen or (part.role == "head" and fmt.lm_head) else FP32 if part.fp32 else _plain(fmt)
     out, inputs, count = _cut(part, devices)
     if held.kind in ("int4", "nvfp4") and inputs % held.group:
         cut = f" (of {part.inputs} over {devices.count} devices)" if inputs != part.inputs else ""

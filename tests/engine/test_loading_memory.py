@@ -36,7 +36,7 @@ while line := sys.stdin.readline():
     sys.stdin.readline()
     held = load(*line.split())
     matrices = [t for m in held.matrices().values() for t in (*m.packed_tensors(), m.weight)]
-    print(sum({t.data_ptr(): t.nbytes for t in (*matrices, *held.shared_tensors())}.values()), flush=True)
+    print(sum({t.data_ptr(): t.nbytes for t in (*matrices, *held.other_tensors())}.values()), flush=True)
     sys.stdin.readline()
     os._exit(0)
 """

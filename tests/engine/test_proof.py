@@ -32,6 +32,7 @@ WEIGHT_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 
 ELEMENTS = 2 * (64 * 128 * 2 + 64 * 64 * 2 + 3 * 64 * 96)
 
 
+BIASES = 2 * (128 + 64 + 64 + 64)
 HEAD = 64 * 288  # not tied, and quantized only when asked
 
 
@@ -82,8 +83,8 @@ def test_an_honest_arm_matches_and_its_bytes_are_counted(serve_given, plan):
         plain = "fp32" if stage.weights.kind == "fp32" else "bf16"
         formats = Counter({stage.weights.stored: 14 + head}) + Counter({plain: 1 - head})
         assert weights["linears_by_format"] == formats
-        # Embeddings, five norms, and the head where it is not packed.
-        assert weights["other_bytes"] == (HEAD * (2 - head) + 5 * 64) * (4 if plain == "fp32" else 2)
+        # Embeddings, five norms, the biases of q, k, v and o, and the head where it is not packed.
+        assert weights["other_bytes"] == (HEAD * (2 - head) + 5 * 64 + BIASES) * (4 if plain == "fp32" else 2)
         element = {"fp32": 4, "bf16": 2, "fp8": 1, "int8": 1}[stage.kv.kind]
         dynamic = 4 if stage.kv.scale == "token-head" else 0
         assert kv["bytes_per_token"] == 2 * 2 * 2 * (32 * element + dynamic)  # layers, K and V, heads

@@ -23,9 +23,9 @@ def placed(name, text, devices):
     return place(read_model(name), stage(text), devices)
 
 
-def test_one_device_holds_two_bytes_a_parameter():
-    for name in ("llama-3.1-8b", "kimi-k2", "gpt-oss-120b"):
-        assert placed(name, "w=bf16", ONE).weights_bytes == 2 * read_model(name).parameters
+def test_one_device_holds_two_bytes_a_parameter_and_four_where_the_model_keeps_fp32():
+    for name, fp32 in (("llama-3.1-8b", 0), ("kimi-k2", 60 * 384 * (7168 + 1)), ("gpt-oss-120b", 0)):
+        assert placed(name, "w=bf16", ONE).weights_bytes == 2 * (read_model(name).parameters + fp32)
 
 
 def test_eight_devices_hold_an_eighth_of_what_is_cut_and_all_of_what_is_not():

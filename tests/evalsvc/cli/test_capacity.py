@@ -13,9 +13,9 @@ def test_both_stages_of_a_plan_stand_apart(evalsvc, evalsvc_json):
     prefill, decode = document["stages"]
     assert code == 0 and document["schema"] == "evalsvc.capacity/1"
     assert prefill["kv_bytes_per_token"] == 2 * decode["kv_bytes_per_token"] == 70272
-    assert decode["tokens"] == 1_443_456 and decode["requests"]["32768"] == 44
+    assert decode["tokens"] == 1_434_048 and decode["requests"]["32768"] == 43
     code, out, _ = evalsvc(*asked)
-    assert code == 0 and "1,026.41 billion parameters" in out and "1,443,456" in out
+    assert code == 0 and "1,026.41 billion parameters" in out and "1,434,048" in out
     assert "each device holds every token's latent" in " ".join(out.split())
 
 
