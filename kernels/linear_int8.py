@@ -62,7 +62,7 @@ def _linear(
                 mask=(m[None, :] < end) & (start + k[:, None] < inputs),
                 other=0,
             )
-            total = tl.dot(held, some, total)
+            total = tl.dot(held, some, total, out_dtype=tl.int32)
         theirs = tl.load(x_scale + m, mask=m < end, other=0)
         mine = tl.load(scale + of, mask=n < out, other=0)
         result = total.to(tl.float32) * theirs[None, :] * mine[:, None]
