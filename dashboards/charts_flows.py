@@ -95,7 +95,7 @@ def flows(columns: Sequence[str], paths: Mapping[tuple[bool, ...], int]) -> alt.
     blocks = blocks.assign(left=blocks["x"] - _STACK, right=blocks["x"] + _STACK, middle=middle)
     across = alt.Scale(domain=[-0.35, len(columns) - 0.65], nice=False)
     x = alt.X("x:Q", title=None, scale=across, axis=None)
-    height = alt.Scale(domain=[1.0, -0.12], nice=False)
+    height = alt.Scale(domain=[1.0, -0.3], nice=False)
 
     def y(field: str) -> alt.Y:
         return alt.Y(f"{field}:Q", title=None, axis=None, scale=height)
@@ -106,7 +106,7 @@ def flows(columns: Sequence[str], paths: Mapping[tuple[bool, ...], int]) -> alt.
         legend=alt.Legend(title="item is", orient="bottom"),
     )
     base = alt.Chart(blocks)
-    heads = pd.DataFrame({"x": range(len(columns)), "arm": columns, "top": [-0.06] * len(columns)})
+    heads = pd.DataFrame({"x": range(len(columns)), "arm": columns, "top": [-0.04] * len(columns)})
     layers = [
         alt.Chart(moving)
         .mark_area(opacity=0.35)
@@ -122,6 +122,8 @@ def flows(columns: Sequence[str], paths: Mapping[tuple[bool, ...], int]) -> alt.
         base.mark_text(align="left", dx=4, fontSize=12, color=QUIET).encode(
             x=alt.X("right:Q", scale=across, axis=None), y=y("middle"), text="items:Q"
         ),
-        alt.Chart(heads).mark_text(fontSize=12, color=QUIET, limit=110).encode(x=x, y=y("top"), text="arm:N"),
+        alt.Chart(heads)
+        .mark_text(fontSize=12, color=QUIET, limit=110, angle=325, align="left", baseline="middle")
+        .encode(x=x, y=y("top"), text="arm:N"),
     ]
     return alt.LayerChart(layer=layers, height=_HEIGHT, width="container").configure_view(stroke=None)

@@ -53,6 +53,7 @@ STYLE = """<style>
 .ev-plan, .ev-mono { font-family: ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; font-size: .78rem;
   opacity: .74; overflow-wrap: anywhere; }
 .ev-quiet { opacity: .74; font-size: .8rem; }
+.ev-quiet .ev-mono, .ev-quiet .ev-quiet { opacity: 1; }
 .ev-pill { display: inline-block; padding: .08rem .55rem; border-radius: 99px; font-weight: 600; font-size: .76rem;
   letter-spacing: .02em; white-space: nowrap; font-style: normal; }
 .ev-fault { display: inline-block; margin: 1px 0; padding: .05rem .5rem; border-radius: 4px;

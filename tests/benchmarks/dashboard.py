@@ -21,6 +21,7 @@ from rich.table import Table
 
 from evalsvc.dashboards.launch import APP
 from evalsvc.paths import cache_dir
+from evalsvc.store.schema import REVISION
 from tests.benchmarks.common import Spent, clocked
 from tests.benchmarks.large import NIGHTS, write_large
 
@@ -71,7 +72,7 @@ def main() -> None:
     options.add_argument("--samples", type=int, default=2_000_000)
     options.add_argument("--db", type=Path, help="The database to write once and to read again; else in the cache.")
     arguments = options.parse_args()
-    database = arguments.db or cache_dir() / f"benchmark-dashboard-{arguments.samples}.sqlite"
+    database = arguments.db or cache_dir() / f"benchmark-dashboard-{arguments.samples}-{REVISION}.sqlite"
     if not database.exists():
         database.parent.mkdir(parents=True, exist_ok=True)
         began = time.perf_counter()
