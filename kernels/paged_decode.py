@@ -39,7 +39,6 @@ from .paged_parts import (
 from .paged_reference import attend_request
 
 SPLIT = 512
-_MERGED = 16  # splits that are merged at once
 _MOST_ROWS = 64
 _PAGE, _LOG2_E, _MASKED = constexpr(PAGE), constexpr(LOG2_E), constexpr(MASKED)
 _NONE = constexpr(2147483647)
@@ -196,12 +195,34 @@ def paged_decode(
         **_options(constants),
     )  # fmt: skip
     if splits > 1:
-        _merge[(requests, heads)](
-            sums, cells[0], cells[1], table.lengths, q if sinks is None else sinks, out, heads, splits, window or 0,
-            SPLIT=SPLIT, MERGED=_MERGED, V_DIM=v_dim, V=1 << (v_dim - 1).bit_length(), FP32=constants["FP32"],
-            WINDOWED=window is not None, SINKS=sinks is not None,
-        )  # fmt: skip
+        merge_splits(sums, cells[0], cells[1], table.lengths, out, window, sinks)
     return out
+
+
+def merge_splits(
+    sums: Tensor,
+    peaks: Tensor,
+    totals: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+) -> None:
+    """Merges what splits of SPLIT keys left.
+
+    Args:
+        sums: Weighed values, fp32. Shape: (requests, splits, heads, v_dim).
+        peaks: Largest scores, of base 2. Shape: (requests, splits, heads). `totals` alike: sums of weights.
+        lengths: Keys of each request. Shape: (requests,).
+        out: Written. Shape: (requests, heads, v_dim).
+        window: As in `paged_decode`. `sinks` alike.
+    """
+    requests, splits, heads, v_dim = sums.shape
+    _merge[(requests, heads)](
+        sums, peaks, totals, lengths, out if sinks is None else sinks, out, heads, splits, window or 0,
+        SPLIT=SPLIT, MERGED=_merged(v_dim), V_DIM=v_dim, V=1 << (v_dim - 1).bit_length(),
+        FP32=out.dtype == torch.float32, WINDOWED=window is not None, SINKS=sinks is not None,
+    )  # fmt: skip
 
 
 def paged_decode_torch(
@@ -268,10 +289,21 @@ def signatures() -> list[Any]:
                 aligned=aligned,
             )
         )  # fmt: skip
-    for name, options in (("plain", False), ("window, sinks", True)):
-        constants = {"SPLIT": SPLIT, "MERGED": _MERGED, "V_DIM": 128, "V": 128, "FP32": False}
-        constants |= {"WINDOWED": options, "SINKS": options}
-        types = results | {"lengths": "*i32", "sinks": "*bf16", "out": "*bf16"}
-        sizes_ = dict.fromkeys(("heads", "splits", "window"), "i32")
-        found.append(Signature(f"paged_decode merge {name}", _merge, types | sizes_, constants, aligned=tuple(types)))
-    return found
+    return [*found, merging_signature("paged_decode merge, window, sinks", 128, True)]
+
+
+def _merged(v_dim: int) -> int:
+    """Splits that are merged at once, within a program's registers."""
+    return 16 if v_dim <= 256 else 8
+
+
+def merging_signature(name: str, v_dim: int, options: bool) -> Any:
+    """The merge of splits in one configuration."""
+    from .compiling import Signature
+
+    constants = {"SPLIT": SPLIT, "MERGED": _merged(v_dim), "V_DIM": v_dim, "V": v_dim, "FP32": False}
+    constants |= {"WINDOWED": options, "SINKS": options}
+    types = dict.fromkeys(("sums", "peaks", "totals"), "*fp32")
+    types |= {"lengths": "*i32", "sinks": "*bf16", "out": "*bf16"}
+    numbers = dict.fromkeys(("heads", "splits", "window"), "i32")
+    return Signature(name, _merge, types | numbers, constants, aligned=tuple(types))
