@@ -172,7 +172,7 @@ def sizes(group: int, dim: int, v_dim: int, wide: bool) -> dict[str, int]:
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that spill nothing."""
     if constants["WIDE"]:
-        return {"num_warps": 4, "num_stages": 2}
+        return {"num_warps": 4, "num_stages": 3}
     much = constants["KIND"] >= E4M3_BYTES or sum(constants[name] for name in ("D", "D_REST", "V", "V_REST")) > 256
     return {"num_warps": 8 if much else 4, "num_stages": 3}
 
