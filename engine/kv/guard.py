@@ -196,7 +196,7 @@ class Check:
         """Args as in `Guard.sound`."""
         self.slots, self.sound = slots, torch.zeros(guard.layers, dtype=torch.long)
         self._guard, self._wanted = guard, wanted
-        self._unsound: dict[int, tuple[Tensor, list[Bad]]] = {}
+        self._masks: dict[int, Tensor] = {}
         self._by_kernel: dict[int, tuple[Guarding, int]] = {}
 
     def by_kernel(self, layer: int, expected: Tensor, reads: int) -> Guarding | None:
@@ -224,7 +224,7 @@ class Check:
             found = guarding.first_bad().tolist()
             if any(found):
                 self.layer(layer)
-                if layer not in self._unsound:
+                if bool(self._masks[layer].all()):
                     raise EngineError(f"layer {layer}: a kernel read a slot that was not sound, and now is ({found})")
             elif (compared := int(guarding.sound.sum())) != reads:
                 raise EngineError(f"layer {layer} read {reads} slots and compared {compared}")
@@ -232,12 +232,9 @@ class Check:
                 self.sound[layer] = len(self.slots)
 
     def layer(self, layer: int) -> None:
-        """Compares what is read of one layer; called before it is used."""
-        sound = self._guard.sound(layer, self.slots, self._wanted)
+        """Compares what is read of one layer; called before it is used. Nobody waits for a device here."""
+        self._masks[layer] = sound = self._guard.sound(layer, self.slots, self._wanted)
         self.sound[layer] = sound.sum()
-        if self.sound[layer] != len(self.slots):
-            bad = self._guard.bad(layer, self.slots, self._wanted, sound)
-            self._unsound[layer] = (~sound).nonzero().view(-1), bad
 
     def found(self) -> list[tuple[int, Bad]]:
         """What was not sound, each with its index in `slots`, in order of layers and positions.
@@ -246,10 +243,11 @@ class Check:
             EngineError: A layer's slots were used and not compared.
         """
         self._hear_kernels()
-        found = []
+        found: list[tuple[int, Bad]] = []
         for layer in (self.sound != len(self.slots)).nonzero().view(-1).tolist():
-            if layer not in self._unsound:
+            if layer not in self._masks:
                 raise EngineError(f"layer {layer} read {len(self.slots)} slots and compared {int(self.sound[layer])}")
-            which, bad = self._unsound[layer]
-            found += zip(which.tolist(), bad, strict=True)
+            sound = self._masks[layer]
+            bad = self._guard.bad(layer, self.slots, self._wanted, sound)
+            found += zip((~sound).nonzero().view(-1).tolist(), bad, strict=True)
         return found

@@ -158,7 +158,11 @@ def _scale(kind: str, rng: Random, pool: GuardedPages, sequences: Seq[Sequence])
     if own:
         return Planted(kind, {slot // PAGE})
     pages = {page for sequence in sequences for page in sequence.pages}
-    return Planted(kind, pages, lambda: scale[at : at + 1].fill_(float(was)) and None)
+
+    def undo() -> None:
+        scale[at] = was
+
+    return Planted(kind, pages, undo)
 
 
 def _forge(kind: str, rng: Random, pool: GuardedPages, sequences: Seq[Sequence]) -> Planted | None:

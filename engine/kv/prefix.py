@@ -79,13 +79,15 @@ class PrefixCache:
         return sequence
 
     def put(self, ids: Seq[int], sequence: Sequence, source: str = "") -> None:
-        """Keeps the full pages of a sequence that holds the first `sequence.length` of `ids`."""
+        """Keeps full pages of a sequence that holds the first `sequence.length` of `ids`, up to one in quarantine."""
         last = self._root(source)
         for index in range(sequence.length // PAGE):
             tokens = tuple(ids[index * PAGE : (index + 1) * PAGE])
             key = self._chain((last.key, tokens))
             held = self._blocks.get(key)
             if held is None:
+                if sequence.pages[index] in self._pages.quarantined:
+                    break  # it has left the cache, and a holder that goes on must not bring it back
                 held = Block(key, tokens, sequence.pages[index], sequence.tags[index], last)
                 last.after.add(held)
                 self._blocks[key] = held

@@ -95,6 +95,19 @@ def test_a_page_in_quarantine_leaves_the_cache_with_what_follows_it():
     assert cache.take(ids, 3 * PAGE).pages == pages[:1] and len(cache) == 1
 
 
+def test_a_page_in_quarantine_is_not_brought_back_to_the_cache_by_who_still_holds_it():
+    pool, sequence, ids = Pages(6 * PAGE), Sequence(), list(range(3 * PAGE))
+    cache = PrefixCache(pool)
+    pool.extend(sequence, 3 * PAGE)
+    cache.put(ids, sequence)
+    pool.quarantine(sequence.pages[1])
+    cache.put(ids, sequence)
+    assert len(cache) == 1
+    pool.free(sequence)
+    pool.check()
+    assert pool.available == pool.usable_pages == 5
+
+
 def test_wrong_page_numbers_give_back_what_the_tags_hold():
     """Whoever runs on another's page must not give that one's page back."""
     pool, victim, other = Pages(8 * PAGE), Sequence(), Sequence()
