@@ -12,7 +12,7 @@ from evalsvc.engine.kv import pool as pool_module
 from evalsvc.engine.kv.latent_pool import LatentPool
 from evalsvc.engine.mla import LatentAttention
 from evalsvc.engine.precision import parse_plan
-from evalsvc.engine.requests import GenerateRequest
+from evalsvc.engine.requests import GenerateRequest, TextPiece
 from evalsvc.engine.sizes import LatentShape
 from evalsvc.errors import CapabilityError, ConfigError, EngineError
 
@@ -167,3 +167,23 @@ def test_sparse_attention_reads_fewer_keys_than_there_are(tiny, ids):
     )
     assert torch.equal(some[:24], all_[:24])
     assert (some[24:] - all_[24:]).abs().amax(-1).min() > 1e-3
+
+
+@pytest.mark.parametrize("part", ["latent", "rope", "scale", "index", "index_scale"])
+def test_a_number_of_a_page_that_changes_ends_its_request_and_no_other(part, serve, ids):
+    requests = [GenerateRequest(prompt=ids(30, n), max_tokens=9, ignore_eos=True, id=f"r{n}") for n in range(2)]
+    plan = "kv=bf16 > kv=fp8:latent128"
+    clean = {one.id: one.token_ids for one in serve("glm_moe_dsa", plan).generate(requests)}
+    engine, found, pieces = serve("glm_moe_dsa", plan, integrity="content"), {}, 0
+    pool = engine.arm().decode.pool
+    for outcome in engine.stream(requests):
+        if isinstance(outcome, TextPiece):
+            pieces += 1
+            if pieces == 4:
+                (lane,) = (
+                    lane for lane in engine._loop.scheduler._lanes[engine.arm().decode] if lane.owner.request.id == "r1"
+                )
+                getattr(pool, part).view(torch.uint8)[1, lane.sequence.slots(3, 4)[0], -1] ^= 1
+        else:
+            found[outcome.id] = outcome
+    assert found["r1"].error == "integrity" and found["r0"].token_ids == clean["r0"]

@@ -27,7 +27,8 @@ STORED = {
     }
 }
 WIDE = {"hidden_size": 160, "intermediate_size": 288}  # blocks that end early on both sides
-KINDS = {"llama": WIDE, "qwen3_moe": {**WIDE, "moe_intermediate_size": 192}}
+EXPERTS = {**WIDE, "moe_intermediate_size": 192}
+KINDS = {"llama": WIDE, "qwen3_moe": EXPERTS, "deepseek_v3": EXPERTS}
 PLAIN = ("norm", "embed_tokens", "lm_head", "mlp.gate.", "bias")
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
