@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from evalsvc.errors import CapabilityError
 from evalsvc.kernels.latent_attention import absorb, expanded_attention, latent_attention, release
+from evalsvc.kernels.latent_decode import latent_decode
 from evalsvc.kernels.sparse_index import Selection, select_keys
 
 from .attention import Step, current_step
@@ -103,7 +104,7 @@ class LatentAttention(nn.Module):
             step.enter(self.layer_idx)
             pool.observe(self.layer_idx, *kept[:2])
             pool.write(self.layer_idx, step.slots, *kept, stamps=step.stamps)
-            if step.check is not None:
+            if step.check is not None and not self._by_kernel(step):
                 step.check.layer(self.layer_idx)
             chosen = prev_topk_indices if index is None else self._choose(step, pool, index[0], index[2])
             out = self._attend(step, pool, q_nope[0], q_rope[0], chosen)
@@ -116,8 +117,19 @@ class LatentAttention(nn.Module):
         pages = pool.latent[layer], pool.rope[layer], pool.read_scale(layer)
         if not step.absorbs:
             return expanded_attention(q_nope, q_rope, *pages, up, step.tiles, self.scaling, chosen)
-        sums = latent_attention(absorb(q_nope, up), q_rope, *pages, step.tiles, self.scaling, chosen)
+        query = absorb(q_nope, up)
+        if not self._by_kernel(step):
+            sums = latent_attention(query, q_rope, *pages, step.tiles, self.scaling, chosen)
+            return release(sums, up, self.nope)
+        assert step.by_pages is not None
+        table, expected, _ = step.by_pages
+        guarding = None if step.check is None else step.check.by_kernel(layer, expected, table.reads(None))
+        sums = latent_decode(query.contiguous(), q_rope.contiguous(), *pages, table, self.scaling, guarding)
         return release(sums, up, self.nope)
+
+    def _by_kernel(self, step: Step) -> bool:
+        """Whether a kernel for GPUs reads the pages: in decode, where every key is read."""
+        return step.by_pages is not None and step.absorbs and not self.sparse
 
     def _index(
         self, hidden: Tensor, resid: Tensor, position_embeddings: tuple[Tensor, Tensor]

@@ -59,6 +59,21 @@ def test_triton_gives_the_tokens_and_nearly_the_logits_that_torch_gives(serve, f
         assert proof[stage]["integrity"] == torch_proof[stage]["integrity"]
 
 
+def test_latents_are_decoded_by_their_kernel(serve, forced):
+    """Prefill expands latents in torch; decode's log-likelihoods are nearly those of torch."""
+    found = {}
+    for form in ("torch", "triton"):
+        forced(form)
+        engine = serve("deepseek_v3", "w=fp32,kv=fp32", kv_tokens=512)
+        score = ScoreRequest(context="the end", continuations=[" and", " the"], through="decode")
+        found[form] = next(iter(engine.score([score]))).logprobs, engine.proof()["decode"]
+    (scores, proof), (torch_scores, torch_proof) = found["triton"], found["torch"]
+    assert scores == pytest.approx(torch_scores, abs=1e-4)
+    assert proof["kernels"]["latent_decode.triton"] == torch_proof["kernels"]["latent_attention.torch"]
+    assert "latent_attention.torch" not in proof["kernels"]
+    assert proof["integrity"] == torch_proof["integrity"]
+
+
 def test_what_a_kernel_finds_ends_only_the_request_that_read_it(serve, forced):
     """The stamp of position 17 of the second of three sequences is somebody else's."""
     forced("triton")
