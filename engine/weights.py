@@ -30,6 +30,7 @@ from .rope import fill_buffers
 
 HEAD = "lm_head"
 PLAIN_KINDS = ("fp32", "bf16")
+ROUTERS_IN_FP32 = ("deepseek_v3", "glm4_moe", "glm_moe_dsa")  # older transformers round their weights to bf16
 CORRECTION = "e_score_correction_bias"  # added to scores in fp32, whatever the compute type
 DERIVED = r"rotary_emb\.inv_freq$"  # in checkpoints of older transformers; made again from the configuration
 
@@ -149,6 +150,8 @@ class WeightSet:
     def _type(self, name: str, defined: torch.dtype) -> torch.dtype:
         """What a tensor that no format packs is held in."""
         strict = self.model._keep_in_fp32_modules_strict or ()
+        if self.model.config.model_type in ROUTERS_IN_FP32 and name.endswith("mlp.gate.weight"):
+            return torch.float32
         if name.endswith(CORRECTION) or any(re.search(rf"(^|\.){re.escape(kept)}(\.|$)", name) for kept in strict):
             return torch.float32
         return defined
