@@ -55,10 +55,10 @@ class Guard:
 
     def hashes(self, layer: int, slots: Tensor, stamps: Tensor) -> Tensor:
         """Hashes, as far as the mode goes, of what slots hold now, as of tokens with these stamps."""
-        rows = self._pool.rows(layer, slots)
-        if self.mode == "content:first":
-            numbers = len(self._pool.layer_tensors(layer)[0])
-            rows = [*map(first_bytes, rows[:numbers]), *rows[numbers:]]
+        if self.mode != "content:first":
+            return self.hash_rows(layer, self._pool.rows(layer, slots), stamps)
+        numbers, scales = self._pool.layer_tensors(layer)
+        rows = [part.index_select(0, slots) for part in (*map(first_bytes, numbers), *scales)]
         return self.hash_rows(layer, rows, stamps)
 
     def seal(self, layer: int, slots: Tensor, new: Tensor) -> None:

@@ -19,9 +19,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from evalsvc.engine.batch import Chunk
 from evalsvc.engine.engine import Engine
+from evalsvc.engine.kv.guard import stamps_in
+from evalsvc.engine.kv.pages import Sequence
 from evalsvc.engine.kv.perturb import BY_CONTENT, BY_TAGS, KINDS
-from evalsvc.engine.requests import GenerateRequest
 from tests.benchmarks.integrity_engine import Campaign, tiny_model
 from tests.benchmarks.integrity_pages import Counts, World
 
@@ -30,6 +32,7 @@ IN_FULL = {"tags": BY_TAGS, "content:first": (), "content": BY_CONTENT}
 LAYER_FORMAT = {"content": "fp8", "content:first": "fp8", "tags": "bf16"}
 PLAN = "w=bf16,kv=int8 > w=bf16,kv=fp8"
 MODES = ("off", "tags", "content:first", "content")
+BATCH, CONTEXT, CHUNK, POOL = 16, 256, 64, 8192  # of what is timed
 OUT = Console(width=110)
 
 
@@ -77,50 +80,41 @@ def soak(model: Path, slots: int, seed: int) -> bool:
     return alarms == 0
 
 
-def cost(model: Path, repeats: int, new_tokens: int) -> None:
-    """CPU time of the same work in each mode, over that without integrity: median and range of the repeats."""
-    requests = [
-        GenerateRequest(prompt=[(7 * n + i) % 200 + 20 for i in range(192)], max_tokens=new_tokens, ignore_eos=True)
-        for n in range(16)
-    ]
-    plan = "w=bf16,kv=bf16 > w=bf16,kv=fp8"
-    engines = {mode: Engine.load(model, plan, kv_tokens=8192, integrity=mode) for mode in MODES}
-    taken: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
-    for repeat in range(repeats + 1):  # the first one warms up
-        for mode in MODES if repeat % 2 else MODES[::-1]:
-            spent = _cpu_seconds(engines[mode], requests)
-            if repeat:
-                taken[mode].append(spent)
-    table = _table(f"CPU time over `off`, {model.name}", "mode", "whole", "range", "decode alone", "range")
-    for mode in MODES:
-        row = [mode]
-        for part in range(2):
-            ratios = [a[part] / b[part] for a, b in zip(taken[mode], taken["off"], strict=True)]
-            row += [f"{median(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}"]
-        table.add_row(*row)
+def cost(model: Path, repeats: int) -> None:
+    """CPU time of one decode step and of one chunk of prefill in each mode, over that of `off`: median and range.
+
+    The modes take turns on stages of the same weights, over pages that hold random keys and values.
+    """
+    served = Engine.load(model, "w=bf16,kv=bf16 > w=bf16,kv=fp8", kv_tokens=64)
+    table = _table(f"CPU time over `off`, {model.name}", "what", "mode", "median", "range", "ms of off")
+    for what, held, sequences, tokens in (
+        (f"decode step, {BATCH} requests of {CONTEXT} tokens", served.arm().decode, BATCH, 1),
+        (f"prefill chunk of {CHUNK} tokens after {CONTEXT}", served.arm().prefill, 1, CHUNK),
+    ):
+        made = {mode: type(held)(held.weights, held.plan, POOL, integrity=mode) for mode in MODES}
+        begun = {mode: [_begun(stage) for _ in range(sequences)] for mode, stage in made.items()}
+        taken: dict[str, list[float]] = {mode: [] for mode in MODES}
+        for repeat in range(repeats + 1):  # the first one warms up
+            for mode in MODES if repeat % 2 else MODES[::-1]:
+                chunks = [Chunk(sequence, [7 + repeat] * tokens) for sequence in begun[mode]]
+                started = time.process_time()
+                made[mode].forward(chunks)
+                taken[mode].append(time.process_time() - started)
+        for mode in MODES:
+            ratios = [a / b for a, b in zip(taken[mode][1:], taken["off"][1:], strict=True)]
+            spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+            table.add_row(what, mode, f"{median(ratios):.3f}", spread, f"{1000 * median(taken['off'][1:]):.0f}")
     OUT.print(table)
 
 
-def _cpu_seconds(served: Engine, requests: list[GenerateRequest]) -> tuple[float, float]:
-    """CPU seconds of all, and of decode's forwards alone."""
-    arm, decoding = served.arm(), 0.0
-    for stage in (arm.prefill, arm.decode):
-        stage.cache.drop_all()
-    run: Any = arm.decode.run
-
-    def timed(chunks: Any) -> Any:
-        nonlocal decoding
-        started = time.process_time()
-        found = run(chunks)
-        decoding += time.process_time() - started
-        return found
-
-    arm.decode.run = timed  # pyright: ignore[reportAttributeAccessIssue]
-    started = time.process_time()
-    list(served.generate(requests))
-    whole = time.process_time() - started
-    del arm.decode.__dict__["run"]
-    return whole, decoding
+def _begun(stage: Any) -> Sequence:
+    """A sequence of CONTEXT tokens with random keys and values."""
+    sequence, layout = Sequence(), stage.weights.layout
+    slots = torch.tensor(stage.pool.extend(sequence, CONTEXT))
+    for layer in range(layout.layers):
+        key, value = torch.randn(2, CONTEXT, layout.kv_heads, layout.head_dim)
+        stage.pool.write(layer, slots, key, value, stamps_in(sequence, 0, CONTEXT))
+    return sequence
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -133,6 +127,7 @@ def _table(title: str, *columns: str) -> Table:
 def _add(table: Table, mode: str, kind: str, counts: Counts, claimed: bool) -> bool:
     numbers = f"{counts.planted:,}", f"{counts.caught:,}", "yes" if claimed else "no", str(counts.false_alarms)
     table.add_row(mode, kind, *numbers)
+    print(f"{mode} {kind}: {counts.caught} of {counts.planted} caught, {counts.false_alarms} alarms", file=sys.stderr)
     return counts.false_alarms == 0 and (counts.caught == counts.planted or not claimed)
 
 
@@ -143,8 +138,7 @@ def main() -> None:
     parser.add_argument("--engine-faults", type=int, default=200, help="of each kind through the engine")
     parser.add_argument("--slots", type=int, default=1_000_000, help="checked without faults, in each mode")
     parser.add_argument("--model", type=Path, help="directory of the model whose cost is measured; none: the tiny one")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seed", type=int, default=20261130)
     parser.add_argument("--only", choices=("pages", "engine", "soak", "cost"), help="one part; none: all")
     asked = parser.parse_args()
@@ -159,7 +153,7 @@ def main() -> None:
         if "soak" in parts:
             fine &= soak(tiny, asked.slots, asked.seed)
         if "cost" in parts:
-            cost(asked.model or tiny, asked.repeats, asked.new_tokens)
+            cost(asked.model or tiny, asked.repeats)
     sys.exit(0 if fine else 1)
 
 
