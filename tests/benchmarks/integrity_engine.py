@@ -12,8 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from evalsvc.engine.engine import Engine
+from evalsvc.engine.kv.guard import UNSOUND
 from evalsvc.engine.kv.perturb import Planted, plant
-from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure, ScoreRequest
+from evalsvc.engine.requests import GenerateRequest, GenerateResult, Incident, RequestFailure, ScoreRequest
 from tests.benchmarks.integrity_pages import Counts
 
 VOCABULARY = 258
@@ -145,12 +146,17 @@ class Campaign:
             clean = self._clean[outcome.id.partition(" ")[2]]
             if not isinstance(outcome, RequestFailure):
                 wrong += said(outcome) != clean
-            elif outcome.incident is None or outcome.incident.page not in pages:
+            elif outcome.incident is None or not self._explained(outcome.incident, pages):
                 wrong += 1
             else:
                 caught = 1
                 wrong += outcome.token_ids != tuple(clean)[: len(outcome.token_ids)] and bool(outcome.token_ids)
         return Counts(int(bool(pages)), caught, int(wrong))
+
+    def _explained(self, incident: Incident, pages: set[int]) -> bool:
+        """Whether it names a planted page, or a copy that was taken of one: nobody's stamp, the other in quarantine."""
+        lied = any(pages & stage.pool.quarantined for stage in self._stages() if stage.name == incident.stage)
+        return incident.page in pages or (incident.found == UNSOUND and lied)
 
     @contextmanager
     def _planting(self, kind: str | None) -> Iterator[list[Planted]]:
