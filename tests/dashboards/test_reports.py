@@ -9,7 +9,7 @@ import pytest
 
 from evalsvc.dashboards.frames import number_column, text_column
 
-REPORTS = Path(__file__).parents[2] / "shared" / "reference" / "reports.jsonl"
+REPORTS = Path(__file__).parents[3] / "shared" / "reference" / "reports.jsonl"
 
 
 @pytest.fixture(scope="module")

@@ -160,5 +160,5 @@ def guarded(path: Path, name: str) -> bool:
     ]
     names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in top if isinstance(node, ast.ImportFrom)}
-    known = (("patterns.py", "regex"), ("language.py", "langdetect"), ("diagnosis.py", "torch"))
+    known = (("patterns.py", "regex"), ("language.py", "langdetect"), ("diagnosis.py", "torch"), ("bulk.py", "psycopg"))
     return (path.name, name) in known and not any(found.partition(".")[0] == name for found in names)

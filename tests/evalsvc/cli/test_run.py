@@ -352,7 +352,9 @@ def test_a_full_disk_is_one_sentence_and_what_was_committed_stays(write, tmp_pat
     arms = {f"arm{n}": {"plan": plan} for n, plan in enumerate(plans)}
     suites = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl"}]
     path = write(arms=arms, baseline="arm0", suites=suites)
-    full = command("run", path, "--db", tmp_path / "r.sqlite", cwd=tmp_path, limit_blocks=180)
+    open_store(tmp_path / "empty.sqlite", create=True).close()
+    tables = (tmp_path / "empty.sqlite").stat().st_size // 1024
+    full = command("run", path, "--db", tmp_path / "r.sqlite", cwd=tmp_path, limit_blocks=tables + 28)
     assert full.returncode == 2 and "Traceback" not in full.stderr, full.stderr
     said = full.stderr.splitlines()[-1]
     assert said.startswith("error: ") and "space" in said
