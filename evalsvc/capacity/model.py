@@ -82,6 +82,13 @@ LATENT = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa")
 SPARSE_LATENT = ("deepseek_v32", "glm_moe_dsa")
 KNOWN = tuple(sorted({*DENSE, *MIXTURES, *LATENT}))
 _NESTED = "text_config"
+_ABOVE_0 = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_COUNTS = (
+    *("num_key_value_heads", "head_dim", "moe_intermediate_size", "shared_expert_intermediate_size"),
+    *("n_routed_experts", "num_local_experts", "num_experts", "num_experts_per_tok", "n_shared_experts"),
+    *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+    *("index_n_heads", "index_head_dim", "sliding_window", "first_k_dense_replace"),
+)
 
 
 @dataclass(frozen=True)
@@ -180,6 +187,7 @@ def model_of(config: Mapping[str, Any], name: str) -> Model:
     kind = config.get("model_type")
     if kind not in KNOWN:
         raise CapabilityError(f"{name}: the tensors of model type {kind!r} are not known; known: {', '.join(KNOWN)}")
+    _refuse_odd_counts(config, name)
     try:
         shape = Shape.of(config)
         if kind in LATENT:
@@ -192,6 +200,14 @@ def model_of(config: Mapping[str, Any], name: str) -> Model:
     except TypeError as error:
         raise ConfigError(f"{name}: holds a value of another kind than {kind} needs ({error})") from None
     return Model(name, str(kind), parts, kv, *counts)
+
+
+def _refuse_odd_counts(config: Mapping[str, Any], name: str) -> None:
+    """Raises ConfigError for a size or count that is no whole number, negative, or 0 where one must be there."""
+    for key in (*_ABOVE_0, *_COUNTS):
+        value, least = config.get(key), int(key in _ABOVE_0)
+        if key in config and (value is not None or least) and not (type(value) is int and value >= least):
+            raise ConfigError(f"{name}: {key!r} is {value!r}; it must be a whole number of at least {least}")
 
 
 def _experts(config: Mapping[str, Any]) -> int:

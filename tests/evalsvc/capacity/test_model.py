@@ -136,6 +136,12 @@ def test_windows_are_read_by_layer():
             '{"model_type": "llama", "hidden_size": "8", "num_attention_heads": 2, "num_hidden_layers": 1,'
             ' "intermediate_size": 2, "vocab_size": 2}',
             ConfigError,
+            "'hidden_size' is '8'; it must be a whole number of at least 1",
+        ),
+        (
+            '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,'
+            ' "intermediate_size": 2, "vocab_size": 2, "attention_bias": false, "layer_types": 7}',
+            ConfigError,
             "of another kind",
         ),
     ],
@@ -151,3 +157,26 @@ def test_what_is_no_configuration_is_refused_in_a_sentence(tmp_path, text, error
 def test_a_file_that_is_not_there_names_those_that_ship():
     with pytest.raises(ConfigError, match="deepseek-v3, glm-5"):
         read_model("nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("hidden_size", value) for value in (0, -8, 8.5, True, None, [8], "8", float("inf"))),
+        *(("num_key_value_heads", value) for value in (-1, 1.0, "2")),
+        ("sliding_window", -4096),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_by_name(key, value):
+    config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config |= {"intermediate_size": 2, "vocab_size": 2}
+    assert model_of(config, "c").parameters > 0
+    with pytest.raises(ConfigError, match=f"^c: '{key}' is .*; it must be a whole number of at least"):
+        model_of({**config, key: value}, "c")
+
+
+def test_counts_that_a_configuration_leaves_empty_are_none():
+    dense = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    dense |= {"intermediate_size": 2, "vocab_size": 2}
+    empty = {"num_key_value_heads": None, "head_dim": None, "sliding_window": None, "num_experts": 0}
+    assert model_of({**dense, **empty}, "c").parts == model_of(dense, "c").parts
