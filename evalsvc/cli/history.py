@@ -47,6 +47,8 @@ def history(
         arms = arms_of(store, base, arm)
     if suite is not None and suite not in found:
         known = ", ".join(name for name in found if name != POOLED)
+        if not known:
+            raise ConfigError(f"no run of {arm} can be shown by suite: {found[POOLED][-1].fault}")
         raise ConfigError(f"no run of {arm} has suite '{suite}'; suites are {known}")
     if metric is None:
         with suppress(StoreError), open_store(db) as store:  # where nobody may write, the next look computes again

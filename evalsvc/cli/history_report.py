@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from rich import box
@@ -11,13 +12,16 @@ from rich.text import Text
 
 from evalsvc.cli.common import one_line
 from evalsvc.history import Point
-from evalsvc.row import format_p, format_points
+from evalsvc.row import format_p, format_points, plain_json
 from evalsvc.series import POOLED
 from evalsvc.store.records import ArmRecord
 
 
 def series_document(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A series as plain JSON: `drop_points`, or `drop` in the metric's own units; and so for interval and levels."""
+    """A series as plain JSON: `drop_points`, or `drop` in the metric's own units; and so for interval and levels.
+
+    A bound that nothing sets is null.
+    """
     documents = []
     for point in points:
         document = {key: value for key, value in asdict(point).items() if key not in ("drop", "interval", "in_units")}
@@ -28,7 +32,7 @@ def series_document(points: Sequence[Point]) -> list[dict[str, Any]]:
             levels = {"before": point.change.before, "after": point.change.after}
             document["change"] = {f"{name}{unit}": scale * level for name, level in levels.items()}
             document["change"]["p"] = point.change.p
-        documents.append(document)
+        documents.append(plain_json(document))
     return documents
 
 
@@ -57,7 +61,7 @@ def _lines(suite: str, points: Sequence[Point]) -> Iterator[str]:
     if not known:
         yield f"{suite}: {points[-1].fault}"
     elif not any(point.change for point in known):
-        yield f"{suite}: no change of level in {len(known):,} runs"
+        yield f"{suite}: no change of level in {len(known):,} run{'s' * (len(known) != 1)}"
     for point in known:
         if point.change is not None:
             since = f"; since the run before: {', '.join(point.changed)}" if point.changed else ""
@@ -71,6 +75,8 @@ def _changed(point: Point) -> str:
 
 
 def _amount(point: Point, value: float) -> str:
+    if not isfinite(value):
+        return "none"
     return f"{value:.4g}" if point.in_units else format_points(value)
 
 

@@ -54,7 +54,8 @@ def run(
     if new and key is not None:
         raise ConfigError("--new and --key contradict each other: a key's run is gone on with")
     if reuse and (new or key is not None):
-        raise ConfigError(f"--reuse and {'--new' if new else '--key'} contradict each other: it computes what it asks")
+        other = "--new" if new else "--key"
+        raise ConfigError(f"--reuse and {other} contradict each other: with {other} every answer is computed")
     prepared = prepare(Path(file), allow_code=allow_code)
     named = prepared.experiment.policy
     if gate is not None:

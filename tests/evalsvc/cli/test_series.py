@@ -102,6 +102,10 @@ def test_mistakes_are_one_sentence(evalsvc, db, arguments, code, says):
     assert (found, out) == (code, "") and says in err
 
 
+def test_a_series_of_one_run_is_said_in_the_singular(evalsvc, db):
+    assert "no change of level in 1 run\n" in evalsvc("history", "bad", "--baseline", "1:base", "--db", db)[1]
+
+
 def test_each_suite_has_a_series_of_its_own(evalsvc, evalsvc_json, nightly):
     _, document = evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)
     assert document["suites"].keys() == {"tasks", "tools"}
@@ -158,6 +162,21 @@ def test_a_metric_beside_the_items_own_in_its_own_units(evalsvc, evalsvc_json, n
     _, none = evalsvc_json(*asked[:4], *asked[6:], "nothing")
     assert none["points"][0]["fault"] == "no item has a score of nothing"
     assert evalsvc(*asked[:-1], "--lower")[0] == 2
+    code, _, err = evalsvc(*asked, "nothing")
+    assert code == 2 and "no run of night can be shown by suite: no item has a score of nothing" in err
+
+
+def test_a_metric_that_never_differs_has_no_bounds_in_its_own_units(evalsvc, evalsvc_json, nightly):
+    with open_store(nightly) as store, store.transaction() as session:
+        session.connection().exec_driver_sql(
+            "INSERT INTO scores (sample_id, scoring_version, metric, filter, value)"
+            " SELECT id, '1', 'seconds', 'none', 2.0 FROM samples"
+        )
+    asked = ["history", "night", "--baseline", "1:base", "--metric", "seconds", "--lower", "--db", nightly]
+    code, document = evalsvc_json(*asked)
+    assert code == 0 and {point["drop"] for point in document["points"]} == {0.0}
+    assert all(point["interval"] == [None, None] for point in document["points"])
+    assert "[none, none]" in evalsvc(*asked)[1]
 
 
 def test_torch_driver_template_and_suites_are_named_where_they_changed(evalsvc_json, nightly):
