@@ -35,23 +35,25 @@ def stands(store: Store, baseline: ArmRecord, candidate: ArmRecord, policy: Poli
     """Applies a policy's rule about the baseline.
 
     Ages are from run to run, not from today, so that a decision stays what it was. A baseline of the candidate's own
-    run is fresh by itself.
+    run is fresh by itself, unless it holds answers that were copied: those are as old as they are.
     """
     rule = policy.baseline
-    if rule is None or baseline.run_id == candidate.run_id:
+    if rule is None or (baseline.run_id == candidate.run_id and not baseline.details.get("reused")):
         return Stands(baseline)
-    times = {run.id: run.created_at for run in queries.runs(store)}
-    reasons = list(stale(rule, baseline.details, times[baseline.run_id], candidate.details, times[candidate.run_id]))
+    times = queries.begun(store)
+    measured, needed = queries.measured_at(store, baseline, times[baseline.run_id]), times[candidate.run_id]
+    reasons = list(stale(rule, baseline.details, measured, candidate.details, needed))
     if not reasons and rule.fresh != "always":
         return Stands(baseline)
     why = f"is stale: {'; '.join(reasons)}" if reasons else "has to be run again beside the candidate"
-    again = None if rule.fresh == "never" else _again(store, baseline, candidate)
+    alike = [] if rule.fresh == "never" else list(_alike(store, baseline, candidate))
+    again = next((arm for arm in alike if _is_fresh(store, rule, arm, candidate, needed)), None)
     if again is None:
-        remedy = (
-            "promote a newer one"
-            if rule.fresh == "never"
-            else f"run {candidate.run_id} has no arm of its plan and checkpoints; run both in one experiment"
-        )
+        remedy = f"run {candidate.run_id} has no arm of its plan and checkpoints; run both in one experiment"
+        if rule.fresh == "never":
+            remedy = "promote a newer one"
+        elif alike:
+            remedy = f"{alike[0].address} holds answers that were copied; `evalsvc run FILE --new` computes them"
         return Stands(baseline, faults=(f"baseline {baseline.address} {why}; {remedy}",))
     said = f"baseline {baseline.address} {why}: compared with its fresh run {again.address}"
     return Stands(again, notes=(said, *_drift(store, baseline, again)))
@@ -77,12 +79,19 @@ def stale(
             yield f"its {key} is {_short(held.get(key))} and the candidate's {_short(wanted.get(key))}"
 
 
-def _again(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> ArmRecord | None:
-    """The same plan on the same checkpoints in the candidate's run; engine and machine may be others."""
+def _alike(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> Iterator[ArmRecord]:
+    """Arms of the same plan on the same checkpoints in the candidate's run; engine and machine may be others."""
     for arm in queries.arms(store, candidate.run_id):
         if arm.id != candidate.id and not arm.injected and (arm.plan, arm.stages) == (baseline.plan, baseline.stages):
-            return arm
-    return None
+            yield arm
+
+
+def _is_fresh(store: Store, rule: Standing, arm: ArmRecord, candidate: ArmRecord, needed: str) -> bool:
+    """Whether an arm of the candidate's run may stand in: it was computed there, or what it copied is not stale."""
+    if not arm.details.get("reused"):
+        return True
+    measured = queries.measured_at(store, arm, needed)
+    return rule.fresh != "always" and not any(stale(rule, arm.details, measured, candidate.details, needed))
 
 
 def _drift(store: Store, baseline: ArmRecord, again: ArmRecord) -> Iterator[str]:

@@ -78,6 +78,14 @@ def begun(store: Store) -> dict[int, str]:
         return {row.id: row.created_at for row in session.execute(select(Run.id, Run.created_at))}
 
 
+def measured_at(store: Store, arm: ArmRecord, began: str) -> str:
+    """When an arm was measured: when its run began, or when the oldest answer was stored that it copied from others."""
+    if not arm.details.get("reused"):
+        return began
+    with store.session() as session:
+        return min(began, session.scalar(select(func.min(Sample.created_at)).where(Sample.arm_id == arm.id)) or began)
+
+
 def suites_of(store: Store, arm: ArmRecord) -> list[str]:
     """Suites of which an arm has samples."""
     query = select(ItemRow.suite).join(Sample, Sample.item_pk == ItemRow.id).where(Sample.arm_id == arm.id)

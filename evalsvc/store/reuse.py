@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, exists, insert, literal, or_, select
+from sqlalchemy import and_, exists, func, insert, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from evalsvc.errors import StoreError
@@ -34,7 +34,8 @@ def copy_samples(
         arm_id: Whose; what it holds already stays.
         wanted: `NewSample.key` of everything that it answers.
         versions: By suite the scoring version that counts.
-        fits: Of an earlier arm's details and the time at which its run began, whether it may be copied from.
+        fits: Of an earlier arm's details and the time at which it was measured (its run began, or what it copied
+            itself was first stored), whether it may be copied from.
 
     Returns:
         By address (`RUN:ARM`) how many samples came from there; it is also noted in the arm's details.
@@ -51,7 +52,7 @@ def copy_samples(
         scored = _scored(versions)
         sources: list[Any] = list(session.execute(_sources(arm))) if left else []
         for source, created_at in sources:
-            if not fits(source.details, created_at):
+            if not fits(source.details, _measured_at(session, source, created_at)):
                 continue
             found = {key: number for key, number in _keyed(session, scored, source.id) if key in left}
             if found:
@@ -62,6 +63,12 @@ def copy_samples(
             arm.stored += sum(copied.values())
             arm.details = {**arm.details, "reused": {**arm.details.get("reused", {}), **copied}}
     return copied
+
+
+def _measured_at(session: Session, source: Arm, began: str) -> str:
+    if not source.details.get("reused"):
+        return began
+    return min(began, session.scalar(select(func.min(Sample.created_at)).where(Sample.arm_id == source.id)) or began)
 
 
 def _sources(arm: Arm) -> Any:

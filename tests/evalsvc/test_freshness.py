@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 
 from evalsvc.cli.deciding import decide_stored
 from evalsvc.errors import ConfigError
@@ -12,7 +13,7 @@ from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
 from evalsvc.store.records import NewSample, NewScore
-from evalsvc.store.schema import Run
+from evalsvc.store.schema import Arm, Run, Sample
 from evalsvc.store.session import open_store
 
 BF16 = {"weights": "bf16", "kv": "bf16"}
@@ -113,6 +114,35 @@ def test_a_baseline_of_the_candidates_own_run_is_fresh(store):
     policy = Policy(name="p", margin_points=10.0, guard_points=20.0, baseline=Standing(fresh="always"))
     arms = [queries.resolve_arm(store, address) for address in ("2:base", "2:fp8")]
     assert decide_stored(store, *arms, policy).verdict == "PASS"
+
+
+def copied(store, address: str, day: int) -> None:
+    """Makes an arm one whose answers were copied, and first stored so many days after the first of June."""
+    record = queries.resolve_arm(store, address)
+    stored = (datetime(2026, 6, 1, tzinfo=UTC) + timedelta(days=day)).isoformat(timespec="seconds")
+    with store.transaction() as session:
+        arm = session.get_one(Arm, record.id)
+        arm.details = {**arm.details, "reused": {"1:base": ITEMS}}
+        session.execute(update(Sample).where(Sample.arm_id == record.id).values(created_at=stored))
+
+
+@pytest.mark.parametrize("baseline", ["@prod", "2:base"])
+def test_answers_that_were_copied_are_as_old_as_they_are(store, baseline):
+    copied(store, "2:base", 0)
+    arms = [queries.resolve_arm(store, address) for address in (baseline, "2:fp8")]
+    for rule, why in (
+        ({"max_age_days": 30.0}, "measured 40.0 days before"),
+        ({"fresh": "always"}, "has to be run again"),
+    ):
+        found = decide_stored(store, *arms, Policy(name="p", baseline=Standing(**rule)))
+        assert found.verdict == "INVALID" and why in found.sentence
+        assert "2:base holds answers that were copied; `evalsvc run FILE --new` computes them" in found.sentence
+
+
+def test_answers_that_were_copied_and_are_not_stale_stand_in(store):
+    copied(store, "2:base", 20)
+    found = decide(store, "2:fp8", max_age_days=30.0)
+    assert (found.verdict, found.baseline.address) == ("PASS", "2:base")
 
 
 def test_a_candidate_that_was_promoted_is_not_its_own_baseline(store):

@@ -156,3 +156,15 @@ def test_reuse_copies_no_baseline_that_the_policy_calls_stale(once, execute_file
     asked.clear()
     execute_file(path, database, reuse=True, policy=Policy(name="p", baseline=Standing(max_age_days=30)))
     assert asked.count("bf16") == 2 * EACH and asked.count("kv") == 0
+
+
+def test_a_baseline_that_was_copied_each_time_grows_old_all_the_same(once, execute_file, asked):
+    path, database = once
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        for table in ("runs", "samples"):
+            connection.execute(f"UPDATE {table} SET created_at = '2020-01-01T00:00:00+00:00'")
+    execute_file(path, database, reuse=True)
+    assert asked.count("bf16") == EACH, "its A/A alone"
+    asked.clear()
+    execute_file(path, database, reuse=True, policy=Policy(name="p", baseline=Standing(max_age_days=30)))
+    assert asked.count("bf16") == 2 * EACH and asked.count("kv") == 0
