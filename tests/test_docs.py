@@ -1,4 +1,4 @@
-"""What the README, the Makefile and the shipped files say is what the code does."""
+"""What the README, the pages of docs/, the Makefile and the shipped files say is what the code does."""
 
 import json
 import re
@@ -22,17 +22,18 @@ from evalsvc.suites.formats.case import AnyConstraint
 from evalsvc.suites.toolcall import ToolCallSuite
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+README = PAGES[ROOT / "README.md"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 DEMO = ROOT / "data" / "experiments" / "demo.yaml"
 
 
-def fenced(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def page(name: str) -> str:
+    return PAGES[ROOT / "docs" / f"{name}.md"]
 
 
-def section(title: str) -> str:
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+def fenced(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def test_every_command_stands_in_the_readme_and_every_one_there_exists() -> None:
@@ -48,9 +49,10 @@ def commands(command: Any) -> Iterator[Any]:
         yield from commands(inner)
 
 
-def test_every_option_in_the_readme_exists() -> None:
+def test_every_option_in_the_docs_exists() -> None:
     known = {option for command in commands(get_command(build_app())) for p in command.params for option in p.opts}
-    ours = "\n".join(line for line in README.splitlines() if not line.startswith("python -m"))  # lm-eval's own options
+    lines = [line for text in PAGES.values() for line in text.splitlines()]
+    ours = "\n".join(line for line in lines if not line.startswith("python -m"))  # lm-eval's own options
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", ours)) <= known | {"--help"}
 
 
@@ -66,46 +68,46 @@ def test_exit_codes_of_the_readme_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("key", [*Experiment.model_fields, *ArmConfig.model_fields])
-def test_every_key_of_an_experiment_stands_in_the_readme(key: str) -> None:
-    assert re.search(rf"\b{key}\b", README)
+def test_every_key_of_an_experiment_stands_in_the_docs(key: str) -> None:
+    assert re.search(rf"\b{key}\b", page("experiment"))
 
 
 @pytest.mark.parametrize(
     "key", [*Policy.model_fields, *Margin.model_fields, *Standing.model_fields, *MoreSampling.model_fields]
 )
-def test_every_key_of_a_policy_stands_in_the_readme(key: str) -> None:
-    assert re.search(rf"\b{key}\b", section("The policy file"))
+def test_every_key_of_a_policy_stands_in_the_docs(key: str) -> None:
+    assert re.search(rf"\b{key}\b", page("policy"))
 
 
 JOB_MODELS = (JobsFile, Job, Webhook, Slack, Email, Command)
 
 
 @pytest.mark.parametrize("key", sorted({key for model in JOB_MODELS for key in model.model_fields}))
-def test_every_key_of_a_jobs_file_stands_in_the_readme(key: str) -> None:
-    assert re.search(rf"\b{key}\b", section("On a schedule"))
+def test_every_key_of_a_jobs_file_stands_in_the_docs(key: str) -> None:
+    assert re.search(rf"\b{key}\b", page("schedule"))
 
 
-def test_every_event_stands_in_the_readme() -> None:
-    assert all(f"`{event}`" in section("On a schedule") for event in ALL_EVENTS)
+def test_every_event_stands_in_the_docs() -> None:
+    assert all(f"`{event}`" in page("schedule") for event in ALL_EVENTS)
 
 
-def test_the_jobs_file_in_the_readme_can_be_read(tmp_path: Path) -> None:
+def test_the_jobs_file_in_the_docs_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "jobs.yaml"
-    path.write_text(next(text for text in fenced("yaml") if text.startswith("jobs:")))
+    path.write_text(fenced(page("schedule"), "yaml")[0])
     read = load_jobs(path)
     assert set(Job.model_fields) == read.jobs["nightly"].model_fields_set, "it shows every key"
     assert {channel.kind for channel in read.channels.values()} == {"slack", "webhook", "email", "command"}
 
 
-def test_the_policy_in_the_readme_can_be_read(tmp_path: Path) -> None:
+def test_the_policy_in_the_docs_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text(fenced("yaml")[1])
+    path.write_text(fenced(page("policy"), "yaml")[0])
     policy = load_policy(path)
     assert set(Policy.model_fields) == policy.model_fields_set, "it shows every key"
 
 
-def test_the_experiment_in_the_readme_can_be_read(tmp_path: Path) -> None:
-    example = fenced("yaml")[0]
+def test_the_experiment_in_the_docs_can_be_read(tmp_path: Path) -> None:
+    example = fenced(page("experiment"), "yaml")[0]
     path = tmp_path / "example.yaml"
     path.write_text(example)
     read, shipped = load_experiment(path), load_experiment(DEMO)
@@ -114,8 +116,8 @@ def test_the_experiment_in_the_readme_can_be_read(tmp_path: Path) -> None:
         assert arm.plan == shipped.arms[name].plan
 
 
-def test_the_cases_in_the_readme_can_be_read(tmp_path: Path) -> None:
-    tool, form = fenced("json")[0].strip().splitlines()
+def test_the_cases_in_the_docs_can_be_read(tmp_path: Path) -> None:
+    tool, form = fenced(page("suites"), "json")[0].strip().splitlines()
     for kind, line in ((ToolCallSuite, tool), (FormatSuite, form)):
         path = tmp_path / f"{kind.__name__}.jsonl"
         path.write_text(line + "\n")
@@ -131,8 +133,8 @@ def test_the_makefile_gates_the_arms_of_the_demo() -> None:
     assert baseline and baseline[1] == experiment.baseline
 
 
-def test_every_kind_of_constraint_and_every_failure_mode_stands_in_the_readme() -> None:
-    told = README.split("- **Constraints**")[1].split("\n- **Few-shot")[0]
+def test_every_kind_of_constraint_and_every_failure_mode_stands_in_the_docs() -> None:
+    told = page("suites").split("- **Constraints**")[1].split("\n- **Few-shot")[0]
     for kind in get_args(get_args(AnyConstraint)[0]):
         (name,) = get_args(kind.model_fields["kind"].annotation)
         assert f"`{name}`" in told or f'"{name}"' in told
@@ -157,9 +159,23 @@ def test_the_pinned_versions_lie_in_the_ranges_that_the_package_asks() -> None:
             assert requirement.specifier.contains(normal[name]), requirement
 
 
-def test_pictures_of_the_readme_are_there() -> None:
-    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
-        assert (ROOT / picture).is_file()
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pictures_and_linked_files_are_there(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[path]):
+        assert target.startswith("https://") or (path.parent / target).is_file(), target
+
+
+def test_the_readme_names_every_page_by_its_title() -> None:
+    for path, text in PAGES.items():
+        title = text.split("\n", 1)[0].removeprefix("# ")
+        assert text == README or f"| [{title}](docs/{path.name}) |" in README
+
+
+def test_the_verdicts_in_the_readme_are_those_of_the_whole_output() -> None:
+    table = next(
+        block for block in re.findall(r"```\n(.*?)```", README, flags=re.DOTALL) if block.startswith("arm / suite")
+    )
+    assert table in page("demo")
 
 
 def test_shipped_yaml_holds_no_tag_that_could_run_code() -> None:
