@@ -1,5 +1,10 @@
-"""Shared fixtures: one torch thread (bits are promised at one), where the small real model is, a PostgreSQL server."""
+"""Shared fixtures: one torch thread (bits are promised at one), where the small real model is, a PostgreSQL server.
 
+Garbage is looked for among what a test file made, not among the million objects that modules and collected tests are:
+the engine looks at every load, Streamlit at every page.
+"""
+
+import gc
 import os
 import pwd
 import shutil
@@ -15,6 +20,37 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import platformdirs
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in each run, and none of them timed: neither a draw nor a busy machine decides about a change.
+# `--hypothesis-profile=search` draws anew.
+_UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("search", **_UNTIMED)
+settings.register_profile("same", derandomize=True, **_UNTIMED)
+settings.load_profile("same")
+gc.disable()  # until every test is collected: importing makes objects that stay
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    _set_aside()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _set_aside()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries count at the very end what was not given back
+
+
+def _set_aside() -> None:
+    """What is in use now is looked at no more."""
+    gc.collect()
+    gc.freeze()
 
 
 def _cache() -> Path:

@@ -5,10 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-
-settings.register_profile("any pace", deadline=None)  # a busy machine is no failure
-settings.load_profile("any pace")
 
 
 @pytest.fixture(scope="session")
