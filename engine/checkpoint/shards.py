@@ -21,6 +21,9 @@ _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E8M0": torch.float8_e8m0fnu,
     "U8": torch.uint8,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
 }
 
 
@@ -63,7 +66,7 @@ class _Slice(StoredTensor):
     part: Any
 
     def rows(self, some: slice) -> Tensor:
-        return self.part[some]
+        return self.part[some] if self.shape else self.part[...]
 
 
 def _open(path: Path) -> Any:

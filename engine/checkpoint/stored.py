@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from evalsvc.errors import CapabilityError, EngineError
 
-from . import fp8_blocks, mxfp4
+from . import compressed, fp8_blocks, mxfp4
 from .base import StoredTensor
+from .compressed_config import METHOD, read_compressed
 from .shards import name_of, refusal
 
 Join = Callable[[str, StoredTensor, Mapping[str, StoredTensor]], StoredTensor]
@@ -22,20 +24,26 @@ class Scheme:
     """One way of storing.
 
     Attributes:
-        codes: How the names of codes end.
+        codes: How the names of codes end, any of these.
         sides: How the names of what goes with them end: scales and the like.
         whole: How the name of the tensor that they stand for ends.
         join: That tensor, of its name, the codes, and the rest by ending.
+        left_out: How the names of tensors end that are not read.
     """
 
-    codes: str
+    codes: tuple[str, ...]
     sides: tuple[str, ...]
     whole: str
     join: Join
+    left_out: tuple[str, ...] = ()
+
+    def stem(self, name: str) -> str | None:
+        """What a name of codes begins with; None: it is none."""
+        return next((name.removesuffix(end) for end in self.codes if name.endswith(end)), None)
 
 
-MXFP4 = Scheme(mxfp4.CODES, (mxfp4.SCALES,), "", mxfp4.join)
-FP8 = Scheme("", (fp8_blocks.SCALES,), "", fp8_blocks.join)
+MXFP4 = Scheme((mxfp4.CODES,), (mxfp4.SCALES,), "", mxfp4.join)
+FP8 = Scheme(("",), (fp8_blocks.SCALES,), "", fp8_blocks.join)
 
 
 def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
@@ -55,9 +63,12 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     if method == "fp8":
         fp8_blocks.check(asked)
         return FP8
+    if method == METHOD:
+        join = partial(compressed.join, read_compressed(asked))
+        return Scheme(compressed.CODES, compressed.SIDES, compressed.WHOLE, join, compressed.LEFT_OUT)
     raise CapabilityError(
         f"the checkpoint is already quantized in a way that is not read (quant_method {method!r}); "
-        "read: fp8 in blocks of 128, mxfp4; give the bf16 or fp32 original"
+        f"read: fp8 in blocks of 128, mxfp4, {METHOD}; give the bf16 or fp32 original"
     )
 
 
@@ -75,11 +86,11 @@ def decoded(tensors: Callable[[], Iterator[StoredTensor]], scheme: Scheme | None
     sides = {t.name: t for t in tensors() if t.name.endswith(scheme.sides)} if scheme else {}
     left = set(sides)
     for stored in tensors():
-        if stored.name in sides:
+        if stored.name in sides or (scheme and stored.name.endswith(scheme.left_out)):
             continue
-        stem = stored.name.removesuffix(scheme.codes) if scheme else ""
-        found = {end: sides[stem + end] for end in scheme.sides if stem + end in sides} if scheme else {}
-        if scheme and found and stored.name.endswith(scheme.codes):
+        stem = scheme.stem(stored.name) if scheme else None
+        found = {end: sides[stem + end] for end in scheme.sides if stem + end in sides} if scheme and stem else {}
+        if scheme and stem and found:
             left -= {stem + end for end in found}
             yield scheme.join(stem + scheme.whole, stored, found)
         elif stored.dtype in PLAIN:
@@ -94,4 +105,4 @@ def _refusal(stored: StoredTensor, scheme: Scheme | None) -> str:
     kind = name_of(stored.dtype)
     if scheme is None:
         return refusal(stored.file, stored.name, kind)
-    return f"model {stored.file}: tensor {stored.name} of type {kind} has no {' or '.join(scheme.sides)} beside it"
+    return f"model {stored.file}: tensor {stored.name} of type {kind} has no {scheme.sides[0]} beside it"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 # Each load is a fork of a process that has everything imported and warm.
@@ -117,6 +117,33 @@ def write(path: Path, files: int, config: Any) -> Path:
     return path
 
 
+def pack_experts(path: Path) -> None:
+    """Holds a model's experts as compressed-tensors packs them, in groups of 32, like Kimi K2's."""
+    index = path / "model.safetensors.index.json"
+    placed = json.loads(index.read_text())["weight_map"]
+    generator = torch.Generator().manual_seed(0)
+    for file in path.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name in [name for name in tensors if ".experts." in name]:
+            out, inputs = tensors.pop(name).shape
+            words = torch.randint(-(2**31), 2**31, (out, inputs // 8), generator=generator, dtype=torch.int32)
+            held = {"packed": words, "scale": torch.rand(out, inputs // 32, generator=generator).bfloat16()}
+            held["shape"] = torch.tensor([out, inputs])
+            tensors |= {f"{name}_{end}": tensor for end, tensor in held.items()}
+        save_file(tensors, file)
+        placed = {name: other for name, other in placed.items() if other != file.name}
+        placed |= dict.fromkeys(tensors, file.name)
+    index.write_text(json.dumps({"weight_map": placed}))
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    asked = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+    config = json.loads((path / "config.json").read_text()) | {"quantization_config": asked}
+    (path / "config.json").write_text(json.dumps(config))
+
+
 def largest_file(path: Path) -> int:
     return max(file.stat().st_size for file in path.glob("*.safetensors"))
 
@@ -140,13 +167,16 @@ def dense(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory) -> Callable[[str], Path]:
-    """A mixture of 48 experts of 6 MB in 300 MB: `qwen3_moe` has its experts one by one, `gpt_oss` a layer's in one."""
+    """A mixture of 48 experts of 6 MB in 300 MB: `qwen3_moe` has its experts one by one, `gpt_oss` a layer's in one.
+
+    `packed` is a qwen3_moe whose experts are packed in int4.
+    """
     made: dict[str, Path] = {}
 
     def make(kind: str) -> Path:
         if kind not in made:
             config = AutoConfig.for_model(
-                kind,
+                "qwen3_moe" if kind == "packed" else kind,
                 hidden_size=HIDDEN,
                 intermediate_size=WIDTH,
                 moe_intermediate_size=WIDTH,
@@ -160,7 +190,10 @@ def mixture(tmp_path_factory) -> Callable[[str], Path]:
                 head_dim=64,
                 tie_word_embeddings=True,
             )
-            made[kind] = write(tmp_path_factory.mktemp(kind), 12, config)
+            files = 6 if kind == "packed" else 12  # of tens of megabytes each, when they are packed
+            made[kind] = write(tmp_path_factory.mktemp(kind), files, config)
+            if kind == "packed":
+                pack_experts(made[kind])
         return made[kind]
 
     return make
@@ -179,8 +212,13 @@ def test_loading_never_holds_more_than_what_stays_one_file_and_a_tenth(dense, me
     assert found.peak < 1.1 * (found.stays + largest_file(dense))
 
 
-@pytest.mark.parametrize("plan", MIXTURE_PLANS)
-@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("kind", "plan"),
+    [
+        *((kind, plan) for kind in ("qwen3_moe", "gpt_oss") for plan in MIXTURE_PLANS),
+        *(("packed", plan) for plan in ("w=bf16", "w=int4:g32")),
+    ],
+)
 def test_loading_a_mixture_holds_one_expert_and_one_file_over_what_stays(mixture, measure, kind, plan):
     path = mixture(kind)
     found = measure(path, plan)

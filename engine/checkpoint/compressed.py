@@ -1,0 +1,71 @@
+"""Which tensors of compressed-tensors' files belong together: `X.weight_packed` or `X.weight`, `X.weight_scale`, …
+
+`weight_shape` is the matrix's, whose inputs need not fill a word. Scales of inputs are left where they are: how
+activations are held is the plan's.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from evalsvc.errors import CapabilityError, EngineError
+
+from .base import StoredTensor
+from .compressed_config import NVFP4, PACKED, CompressedConfig, Group
+from .compressed_matrices import WORD, Codes, Nvfp4, whole
+
+CODES = (".weight_packed", ".weight")
+WHOLE = ".weight"
+SIDES = tuple(f".weight_{what}" for what in ("scale", "zero_point", "shape", "global_scale", "g_idx"))
+SCALE, ZERO, SHAPE, GLOBAL, ORDER = SIDES
+LEFT_OUT = (".input_scale", ".input_zero_point", ".input_global_scale")
+
+
+def join(config: CompressedConfig, name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> StoredTensor:
+    """The matrix that codes and what goes with them stand for.
+
+    Args:
+        config: The quantization_config.
+        name: Of the matrix.
+        codes: Under either name.
+        sides: By ending.
+
+    Raises:
+        CapabilityError: Inputs in another order.
+        EngineError: Tensors that are missing or do not belong together.
+    """
+    group = config.group_of(name.removesuffix(WHOLE))
+    if group is None:
+        reason = f"tensor {codes.name} is quantized, and the quantization_config of config.json has no group for it"
+        raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
+    if ORDER in sides:
+        raise CapabilityError(f"model {codes.file}: inputs in another order ({sides[ORDER].name}) are not read")
+    needed = [SCALE, *{PACKED: [SHAPE], NVFP4: [GLOBAL]}.get(group.format, []), *([] if group.symmetric else [ZERO])]
+    for side in needed:
+        if side not in sides:
+            raise EngineError(f"model {codes.file}: tensor {codes.name} has no {side} beside it; fetch the model again")
+    held = _matrix(group, name, codes, sides)
+    if held is None or not held.fits():
+        found = ", ".join(f"{t.name.rpartition('.')[2]} {tuple(t.shape)}" for t in (codes, *sides.values()))
+        reason = f"tensor {codes.name} is no {group}, which config.json says it is ({found})"
+        raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
+    return held
+
+
+def _matrix(group: Group, name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> Codes | Nvfp4 | None:
+    """None where the codes cannot be the group's."""
+    of_words = group.format in (PACKED, NVFP4)
+    if not codes.name.endswith(CODES[0] if of_words else WHOLE) or len(codes.shape) != 2:
+        return None
+    if group.symmetric and ZERO in sides and bool(whole(sides[ZERO]).any()):
+        return None
+    out, inputs = codes.shape
+    if group.format == NVFP4:
+        return Nvfp4(codes.file, name, (out, 2 * inputs), torch.bfloat16, codes, sides[SCALE], sides[GLOBAL])
+    if group.format == PACKED:
+        shape = whole(sides[SHAPE]).flatten().tolist()
+        if len(shape) != 2 or shape[0] != out or inputs != -(-shape[1] * group.bits // WORD):
+            return None
+        inputs = int(shape[1])
+    scale = sides[SCALE]
+    return Codes(codes.file, name, (out, inputs), scale.dtype, group, codes, scale, sides.get(ZERO))

@@ -1,0 +1,322 @@
+"""compressed-tensors' files: the library's own decompression, kept codes, and whole models."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from evalsvc.engine.checkpoint.directory import ModelDirectory
+from evalsvc.engine.checkpoint.open import open_checkpoint
+from evalsvc.engine.engine import Engine
+from evalsvc.engine.precision import parse_plan
+from evalsvc.engine.requests import GenerateRequest
+from evalsvc.engine.weights import WeightSet
+from evalsvc.errors import EvalsvcError
+
+from . import compressing as ct
+
+WIDE = {"hidden_size": 160, "intermediate_size": 288}  # blocks of 128 that end early, groups that fit
+EXPERTS = {**WIDE, "moe_intermediate_size": 192}
+KINDS = {"llama": WIDE, "qwen3_moe": EXPERTS, "deepseek_v3": EXPERTS}
+PLAIN = ("norm", "embed_tokens", "lm_head", "mlp.gate.", "bias")
+KIMI = ("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*")
+DOWN = "model.layers.1.mlp.down_proj"
+KEPT = {
+    "w=int4:g32": ct.PACKED4,
+    "w=int8": ct.INT8,
+    "w=int8:w8a16": ct.PACKED8,
+    "w=fp8": ct.FP8,
+    "w=fp8:block128": ct.FP8_BLOCKS,
+    "w=nvfp4": ct.NVFP4,
+}
+
+
+def is_plain(name: str, experts_alone: bool) -> bool:
+    return any(part in name for part in PLAIN) or (experts_alone and ".mlp.experts." not in name)
+
+
+def store(held, experts_alone: bool = False):
+    """What a tiny model's files hold in a scheme, of random codes."""
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for seed, (name, tensor) in enumerate(sorted(tensors.items())):
+            if is_plain(name, experts_alone):
+                found[name] = tensor
+            else:
+                local = ct.stored_as(held, tuple(tensor.shape), seed)
+                found |= {f"{name.removesuffix('.weight')}.{leaf}": part for leaf, part in local.items()}
+        return found
+
+    return edit
+
+
+def plain(held, experts_alone: bool = False):
+    """What the library decompresses the same to, at the type it gives."""
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            if is_plain(name, experts_alone)
+            else ct.decompressed(held, ct.stored_as(held, tuple(tensor.shape), seed))
+            for seed, (name, tensor) in enumerate(sorted(tensors.items()))
+        }
+
+    return edit
+
+
+@pytest.fixture
+def both(rewritten):
+    """`both("llama", scheme)`: a tiny model in a scheme, and the same decompressed by the library."""
+
+    def make(name: str, held, experts_alone: bool = False):
+        ignore = KIMI if experts_alone else ("lm_head", "re:.*mlp.gate$")
+        return (
+            rewritten(name, store(held, experts_alone), ct.config_of(held, ignore=ignore), **KINDS[name]),
+            rewritten(name, plain(held, experts_alone), folder="plain", **KINDS[name]),
+        )
+
+    return make
+
+
+def held(path, plan: str) -> WeightSet:
+    return WeightSet(open_checkpoint(path), parse_plan(plan).prefill.weights, {})
+
+
+def one_matrix(path, scheme, local: dict[str, Tensor], **fields) -> ModelDirectory:
+    """A directory of one matrix, `layer.weight`."""
+    save_file({f"layer.{leaf}": tensor for leaf, tensor in local.items()}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(ct.config_of(scheme, **fields)))
+    return ModelDirectory(path)
+
+
+SHAPES = {"int4 channel": (37, 45), "packed int8 zeros": (37, 45), "int4 zeros": (37, 96), "fp8 blocks": (300, 160)}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ct.SCHEMES)
+def test_a_matrix_is_what_the_library_decompresses_it_to(tmp_path, name, dtype):
+    scheme, shape = ct.SCHEMES[name], SHAPES.get(name, (40, 96))
+    local = ct.stored_as(scheme, shape, 3, dtype)
+    expected = ct.decompressed(scheme, local)
+    (found,) = one_matrix(tmp_path, scheme, local).tensors()
+    assert (found.name, found.shape, found.dtype) == ("layer.weight", shape, expected.dtype)
+    read = found.read()
+    assert read.dtype == expected.dtype and torch.equal(read, expected) and expected.float().std() > 0.01
+    pieces = [found.rows(slice(start, start + 7)) for start in range(0, shape[0], 7)]
+    assert torch.equal(torch.cat(pieces), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [*(("llama", plan) for plan in KEPT), ("qwen3_moe", "w=int4:g32"), ("deepseek_v3", "w=fp8:block128")],
+)
+def test_the_format_of_the_files_is_kept_code_by_code(both, name, plan):
+    stored, decoded = both(name, KEPT[plan])
+    files, values = load_file(stored / "model.safetensors"), load_file(decoded / "model.safetensors")
+    seen = 0
+    for module, matrix in held(stored, plan).matrices().items():
+        codes, scale, *rest = matrix.packed_tensors()
+        source = files.get(f"{module}.weight_packed", files.get(f"{module}.weight"))
+        if plan == "w=int8:w8a16":
+            source = (source.view(torch.uint8) ^ 0x80).view(torch.int8)[:, : matrix.shape[1]]
+        assert matrix.kept and torch.equal(codes.view(torch.uint8), source.view(torch.uint8))
+        assert torch.equal(scale.float(), files[f"{module}.weight_scale"].float())
+        assert all(torch.equal(one, files[f"{module}.weight_global_scale"]) for one in rest)
+        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in matrix.packed_tensors())
+        exact, rounded = matrix.dequantized(), values[f"{module}.weight"].float()
+        assert (exact - rounded).abs().max() <= 2**-8 * rounded.abs().max()
+        seen += 1
+    assert seen == sum(key.endswith(".weight_scale") for key in files)
+
+
+@pytest.mark.parametrize(("scheme", "plan"), [(ct.FP8_TENSOR, "w=fp8"), (ct.INT8_TENSOR, "w=int8")])
+def test_one_scale_of_a_tensor_is_held_for_each_channel(both, scheme, plan):
+    stored, _ = both("llama", scheme)
+    files = load_file(stored / "model.safetensors")
+    for module, matrix in held(stored, plan).matrices().items():
+        codes, scale = matrix.packed_tensors()
+        assert matrix.kept and torch.equal(codes.view(torch.uint8), files[f"{module}.weight"].view(torch.uint8))
+        assert torch.equal(scale, files[f"{module}.weight_scale"].float().expand(len(codes), 1))
+
+
+@pytest.mark.parametrize("plan", ["w=bf16", "w=int4:g32:asym"])
+def test_another_format_is_packed_from_the_decompressed_values(both, plan):
+    stored, decoded = (held(path, plan).matrices() for path in both("llama", ct.ZEROS4))
+    for name, matrix in stored.items():
+        assert not matrix.kept
+        for mine, other in zip(matrix.packed_tensors(), decoded[name].packed_tensors(), strict=True):
+            assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8)), name
+
+
+FORMS = [parse_plan(plan).prefill.weights.stored for plan in (*KEPT, "w=bf16", "w=int4:g64", "w=int4:g32:asym")]
+
+
+@pytest.mark.parametrize("name", ct.SCHEMES)
+def test_no_format_but_the_files_own_is_kept(tmp_path, name):
+    scheme = ct.SCHEMES[name]
+    own = {"int4:g32": "int4:g32:sym", "packed int8": "int8:channel", "packed int8 tensor": "int8:channel"}
+    own |= {"int8": "int8:channel", "int8 tensor": "int8:channel", "fp8": "fp8:channel", "fp8 tensor": "fp8:channel"}
+    own |= {"fp8 blocks": "fp8:block128", "nvfp4": "nvfp4"}
+    (found,) = one_matrix(tmp_path, scheme, ct.stored_as(scheme, (40, 96))).tensors()
+    for form in FORMS:
+        packed = found.packed(form)
+        assert (packed is not None) == (form == own.get(name)), form
+        assert packed is None or (packed.stored == form and packed.shape == (40, 96))
+
+
+def test_scales_in_fp16_are_not_narrowed_to_be_kept(tmp_path):
+    (found,) = one_matrix(tmp_path, ct.PACKED4, ct.stored_as(ct.PACKED4, (40, 96), 3, torch.float16)).tensors()
+    assert found.packed("int4:g32:sym") is None and found.read().dtype == torch.float16
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("llama", "int4:g32"), ("llama", "nvfp4"), ("deepseek_v3", "int4:g32")])
+def test_a_model_answers_as_transformers_with_what_the_library_decompresses(both, ids, name, scheme):
+    stored, decoded = both(name, ct.SCHEMES[scheme], experts_alone=name == "deepseek_v3")
+    model = AutoModelForCausalLM.from_pretrained(decoded, attn_implementation="eager", dtype=torch.float32).eval()
+    prompt = ids(40)
+    with torch.no_grad():
+        expected = model(torch.tensor([prompt])).logits[0]
+    assert expected.std() > 0.3
+    got = Engine.load(stored, "w=fp32,kv=fp32", kv_tokens=256).logits(prompt)
+    assert (got - expected).abs().max() <= 1e-4
+
+
+def test_experts_stored_as_kimi_k2_stores_them_are_kept_and_counted(both):
+    stored, _ = both("deepseek_v3", ct.PACKED4, experts_alone=True)
+    engine = Engine.load(stored, "w=int4:g32", kv_tokens=256)
+    list(engine.generate([GenerateRequest(prompt="hello", max_tokens=3)]))
+    proof, files = engine.proof(), load_file(stored / "model.safetensors")
+    assert proof["decode"]["weights"]["linears_kept_as_stored"] == sum(name.endswith("_packed") for name in files)
+    assert proof["mismatches"] == []
+    matrix = engine.arm().decode.weights.matrices()["model.layers.1.mlp.experts.5.up_proj"]
+    assert matrix.kept and torch.equal(
+        matrix.packed_tensors()[0], files["model.layers.1.mlp.experts.5.up_proj.weight_packed"]
+    )
+
+
+def test_the_language_model_of_a_checkpoint_that_holds_more_is_kept_too(rewritten):
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {f"language_model.{n}": t for n, t in store(ct.PACKED4, True)(tensors).items()}
+        return found | {"vision_tower.patch_embed.weight": torch.zeros(2, 3)}
+
+    path = rewritten("deepseek_v3", edit, **KINDS["deepseek_v3"])
+    text = json.loads((path / "config.json").read_text()) | ct.config_of(ct.PACKED4, ignore=KIMI)
+    (path / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": text}))
+    matrices = held(path, "w=int4:g32").matrices()
+    assert all(matrix.kept == (".experts." in name) for name, matrix in matrices.items())
+
+
+def test_scales_of_inputs_are_left_and_types_of_shapes_do_not_matter(tmp_path):
+    local = ct.stored_as(ct.PACKED4, (40, 96))
+    more = {"input_scale": torch.ones(1), "input_global_scale": torch.ones(1)}
+    local["weight_shape"] = local["weight_shape"].to(torch.int32)
+    names = [tensor.name for tensor in one_matrix(tmp_path, ct.PACKED4, local | more).tensors()]
+    assert names == ["layer.weight"]
+
+
+def test_a_scale_without_dimensions_is_one_of_a_tensor(tmp_path):
+    local = ct.stored_as(ct.FP8_TENSOR, (40, 96))
+    (found,) = one_matrix(tmp_path, ct.FP8_TENSOR, local | {"weight_scale": local["weight_scale"][0].clone()}).tensors()
+    assert torch.equal(found.read(), ct.decompressed(ct.FP8_TENSOR, local))
+
+
+def test_zero_points_that_are_none_do_no_harm(tmp_path):
+    local = ct.stored_as(ct.INT8, (40, 96)) | {"weight_zero_point": torch.zeros(40, 1, dtype=torch.int8)}
+    (found,) = one_matrix(tmp_path, ct.INT8, local).tensors()
+    assert torch.equal(found.read(), ct.decompressed(ct.INT8, local)) and found.packed("int8:channel") is not None
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def without(*leaves: str):
+    return lambda local: {leaf: tensor for leaf, tensor in local.items() if leaf not in leaves}
+
+
+def changed(**tensors):
+    return lambda local: local | {leaf: edit(local.get(leaf)) for leaf, edit in tensors.items()}
+
+
+def with_number(value: float):
+    def edit(scale: Tensor) -> Tensor:
+        scale = scale.clone()
+        scale[0, 0] = value
+        return scale
+
+    return edit
+
+
+NO_GROUP4 = "tensor layer.weight_packed is no pack-quantized (4 bits, one scale a group of 32), which config.json says"
+REFUSED = {
+    "no scale": (ct.PACKED4, without("weight_scale"), "tensor layer.weight_packed has no .weight_scale beside it"),
+    "no shape": (ct.PACKED4, without("weight_shape"), "tensor layer.weight_packed has no .weight_shape beside it"),
+    "no sides": (
+        ct.PACKED4,
+        without("weight_scale", "weight_shape"),
+        "tensor layer.weight_packed of type I32 has no .weight_scale beside it",
+    ),
+    "no codes": (ct.PACKED4, without("weight_packed"), "tensor layer.weight_scale has no codes beside it"),
+    "no zeros": (ct.ZEROS4, without("weight_zero_point"), "has no .weight_zero_point beside it"),
+    "no global": (ct.NVFP4, without("weight_global_scale"), "has no .weight_global_scale beside it"),
+    "short scale": (ct.PACKED4, changed(weight_scale=lambda t: t[:, :-1].contiguous()), NO_GROUP4),
+    "short codes": (ct.PACKED4, changed(weight_packed=lambda t: t[:, :-1].contiguous()), NO_GROUP4),
+    "other shape": (ct.PACKED4, changed(weight_shape=lambda _: torch.tensor([40, 128])), NO_GROUP4),
+    "short zeros": (ct.ZEROS4, changed(weight_zero_point=lambda t: t[:-1].contiguous()), "(4 bits, one scale a group"),
+    "zeros of other type": (ct.ZEROS8, changed(weight_zero_point=lambda t: t.to(torch.int8)), "is no pack-quantized"),
+    "zeros unasked": (ct.INT8, changed(weight_zero_point=lambda _: torch.ones(40, 1, dtype=torch.int8)), "is no int-"),
+    "scale of bytes": (ct.FP8, changed(weight_scale=lambda t: t.to(torch.uint8)), "is no float-quantized (8 bits"),
+    "codes of other type": (ct.FP8, changed(weight=lambda t: t.view(torch.int8)), "is no float-quantized"),
+    "fake quantized": (ct.FP8, changed(weight=lambda t: t.to(torch.bfloat16)), "is no float-quantized"),
+    "unpacked": (
+        ct.PACKED8,
+        lambda local: {"weight": local["weight_packed"], **without("weight_packed")(local)},
+        "tensor layer.weight is no pack-quantized",
+    ),
+    "nvfp4 scale": (ct.NVFP4, changed(weight_scale=lambda t: t.float()), "is no nvfp4-pack-quantized"),
+    "nvfp4 codes": (ct.NVFP4, changed(weight_packed=lambda t: t[:, 1:].contiguous()), "is no nvfp4-pack-quantized"),
+    "other order": (
+        ct.PACKED4,
+        changed(weight_g_idx=lambda _: torch.arange(96, dtype=torch.int32)),
+        "inputs in another order (layer.weight_g_idx) are not read",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_belong_together_is_refused(tmp_path, name):
+    scheme, edit, says = REFUSED[name]
+    local = {leaf: tensor.contiguous() for leaf, tensor in edit(ct.stored_as(scheme, (40, 96))).items()}
+    with pytest.raises(EvalsvcError) as error:
+        list(one_matrix(tmp_path, scheme, local).tensors())
+    assert says in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("form", ["kept", "decoded"])
+@pytest.mark.parametrize(
+    ("scheme", "edit"),
+    [
+        (ct.PACKED4, changed(weight_scale=with_number(torch.inf))),
+        (ct.INT8, changed(weight_scale=with_number(torch.nan))),
+        (ct.FP8_BLOCKS, changed(weight_scale=with_number(torch.nan))),
+        (ct.FP8, changed(weight=with_number(torch.nan))),
+        (ct.NVFP4, changed(weight_global_scale=lambda t: t * 0)),
+    ],
+)
+def test_what_is_not_finite_is_refused(tmp_path, scheme, edit, form):
+    (found,) = one_matrix(tmp_path, scheme, edit(ct.stored_as(scheme, (40, 96)))).tensors()
+    with pytest.raises(EvalsvcError, match=r"tensor layer\.weight holds NaN or infinity"):
+        found.read() if form == "decoded" else found.packed(found_form(scheme))
+
+
+def found_form(scheme) -> str:
+    return next(parse_plan(plan).prefill.weights.stored for plan, held_as in KEPT.items() if held_as is scheme)
+
+
+def test_a_quantized_matrix_that_is_ignored_is_refused(tmp_path):
+    local = ct.stored_as(ct.PACKED4, (40, 96))
+    with pytest.raises(EvalsvcError, match=r"layer\.weight_packed is quantized, and the quantization_config of"):
+        list(one_matrix(tmp_path, ct.PACKED4, local, ignore=("re:lay",)).tensors())
