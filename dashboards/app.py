@@ -106,7 +106,7 @@ def _candidate_name(candidate: reads.Candidate) -> str:
 
 def _run_name(run: reads.RunChoice) -> str:
     state = "" if run.status == "finished" else f" ({run.status})"
-    return f"{run.id} · {run.experiment} · {run.began[:10]}{state}"
+    return f"{run.id} · {run.began[:10]}{state} · {run.experiment}"
 
 
 if __name__ == "__main__":

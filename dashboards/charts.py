@@ -107,11 +107,22 @@ def forest(
         ),
         *([margin.encode(**below, x=alt.X("margin:Q", scale=scale), tooltip=tooltip)] if judged else []),
         base.mark_point(filled=True, size=110, opacity=1).encode(y=y, x=x, color=colour, shape=shape, tooltip=tooltip),
-        base.mark_text(**word, align="left", limit=_NAME_PIXELS).encode(y=named, x=alt.value(4), text="row:N"),
+        *_names(base, frame, named, word),
         base.mark_text(**word, align="right").encode(y=named, x=alt.value("width"), text="counts:N"),
     ]
     height = _ROW_HEIGHT * len(frame) + _AXIS_HEIGHT
     return alt.LayerChart(layer=layers, height=height, width="container").configure_view(stroke=None)
+
+
+def _names(base: alt.Chart, frame: pd.DataFrame, named: alt.Y, word: dict[str, Any]) -> list[alt.Chart]:
+    """Names of rows, those of families further in; a browser draws no space before a text."""
+    layers = []
+    for inner, x in ((False, 4), (True, 20)):
+        if any(row.startswith(_INDENT) == inner for row in frame["row"]):
+            some = base.transform_filter(f"(indexof(datum.row, '{_INDENT}') == 0) == {str(inner).lower()}")
+            text = some.mark_text(**word, align="left", limit=_NAME_PIXELS)
+            layers.append(text.encode(y=named, x=alt.value(x), text="row:N"))
+    return layers
 
 
 def _noise_band(base: alt.Chart, scale: alt.Scale, below: dict[str, Any]) -> alt.Chart:

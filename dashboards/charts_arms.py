@@ -87,12 +87,19 @@ def effect_name(effect: Effect) -> str:
     return visible_text(" with ".join(f"{factor}={fmt}" for factor, fmt in effect.changes), 120)
 
 
-def effects_frame(effects: Sequence[Effect]) -> pd.DataFrame:
-    """One line an effect that the arms can tell, in points; an end that nothing bounds is empty."""
+def effects_frame(effects: Sequence[Effect], suite: str = "") -> pd.DataFrame:
+    """One line an effect that the arms can tell, in points; an end that nothing bounds is empty.
+
+    Args:
+        effects: Of a run.
+        suite: Whose items they are read from; empty for all suites pooled.
+    """
+    inside = f"{suite} · " if suite else ""
     known = [effect for effect in effects if effect.drop is not None]
     bound = [[None if e is None or not np.isfinite(e) else 100 * e for e in (k.lower, k.upper)] for k in known]
     return pd.DataFrame(
         {
+            "suite": [suite] * len(known),
             "change": [effect_name(effect) for effect in known],
             "kind": ["interaction" if len(effect.changes) == 2 else "effect" for effect in known],
             "drop": [100 * (effect.drop or 0.0) for effect in known],
@@ -100,7 +107,7 @@ def effects_frame(effects: Sequence[Effect]) -> pd.DataFrame:
             "upper": [high for _, high in bound],
             "p": [effect.p_adjusted for effect in known],
             "n": [effect.n for effect in known],
-            "text": [f"{effect_name(effect)} · n {effect.n:,}" for effect in known],
+            "text": [f"{inside}{effect_name(effect)} · n {effect.n:,}" for effect in known],
         }
     )
 
@@ -112,6 +119,7 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
     caused = "drop that it causes, in points (right is worse)"
     x = alt.X("drop:Q", title=caused)
     tooltip = [
+        *([alt.Tooltip("suite:N")] if any(frame["suite"].tolist()) else []),
         alt.Tooltip("change:N"),
         alt.Tooltip("drop:Q", format=".2f", title="drop, points"),
         alt.Tooltip("lower:Q", format=".2f", title="lower, points"),

@@ -1,5 +1,6 @@
 """Charts of next-token distributions: how far an arm's are from the baseline's, and where along a text."""
 
+import math
 from collections.abc import Sequence
 
 import altair as alt
@@ -22,9 +23,10 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
     rows = alt.Scale(type="band", domain=list(frame["row"]))
     y = alt.Y("row:N", scale=rows, title=None, axis=None, bandPosition=0.72)
     scale = alt.Scale(type="log")
+    every = [value for field in _QUANTILES for value in frame[field].tolist()]
 
     def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q", title=_KL, scale=scale, axis=alt.Axis(format="~g", tickCount=6, labelOverlap=True))
+        return alt.X(f"{field}:Q", title=_KL, scale=scale, axis=_log_axis(every))
 
     tooltip = [
         alt.Tooltip("row:N", title="arm and stage"),
@@ -62,6 +64,15 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
     return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")
 
 
+def _log_axis(values: Sequence[float | None]) -> alt.Axis:
+    """An axis with ticks at powers of ten, and at 2 and 5 times them where the values span little."""
+    known = [value for value in values if value is not None and value > 0]
+    low, high = (math.log10(find(known)) for find in (min, max))
+    steps = (1,) if high - low > 2 else (1, 2, 5)
+    ticks = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
+    return alt.Axis(format="~g", values=ticks, labelOverlap=True)
+
+
 _QUANTILES = {
     "mean": "mean KL, nats",
     "median": "median",
@@ -83,7 +94,9 @@ def along(frame: pd.DataFrame, field: str, title: str, *, log: bool) -> alt.Laye
     kinds = list(dict.fromkeys(frame["where"]))
     places: Sequence[str] = list(dict.fromkeys(frame.sort_values("start")["place"]))
     x = alt.X("place:O", title="token's place in its text", sort=places, axis=alt.Axis(labelAngle=-30))
-    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log") if log else alt.Scale(zero=False))
+    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+    if log:
+        y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log"), axis=_log_axis(frame[field].tolist()))
     colour = alt.Color(
         "where:N",
         scale=alt.Scale(domain=kinds, range=list(COLOURS[: len(kinds)])),

@@ -10,6 +10,7 @@ from evalsvc.dashboards.text import visible_text
 from evalsvc.history import Point
 
 _HEIGHT = 420
+CHANGED = alt.Tooltip("changed:N", title="changed since the run before")
 
 
 def history_frame(points: Sequence[Point], words: dict[str, str]) -> pd.DataFrame:
@@ -45,7 +46,7 @@ def history_frame(points: Sequence[Point], words: dict[str, str]) -> pd.DataFram
 
 
 def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> alt.LayerChart:
-    """Drop over time with its 95 % band; change points as heavy rules, promotions as thin ones.
+    """Drop over time with its 95 % band; heavy rules are change points, thin ones promotions, triangles deployments.
 
     Args:
         frame: What `history_frame` returned, at least one line.
@@ -65,7 +66,7 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
         alt.Tooltip("lost:Q", title="lost b"),
         alt.Tooltip("gained:Q", title="gained c"),
         alt.Tooltip("verdict:N"),
-        alt.Tooltip("changed:N", title="changed since the run before"),
+        CHANGED,
     ]
     base = alt.Chart(frame)
     word_colours = {"PASS": "#009e73", "REGRESSED": "#d55e00", "INCONCLUSIVE": "#e69f00", "INVALID": "#7a8594"}
@@ -83,6 +84,9 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
         legend=legend,
     )
     zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET).encode(y="zero:Q")
+    deployed = base.transform_filter("datum.changed != ''").mark_point(
+        shape="triangle-up", filled=True, size=70, color=QUIET, opacity=1
+    )
     changes = base.transform_filter("isValid(datum.level)").mark_rule(color=FAIL, strokeWidth=3, strokeDash=[6, 3])
     layers: list[alt.Chart] = [
         base.mark_area(color=NOISE, opacity=0.16).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q"),
@@ -91,6 +95,9 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
         *([changes.encode(x=x, tooltip=["level:N", *tooltip])] if any(frame["level"].notna().tolist()) else []),
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
     ]
+    if any(frame["changed"].tolist()):
+        foot = alt.YValue("height")
+        layers.append(deployed.encode(x=x, y=foot, tooltip=[alt.Tooltip("address:N", title="run and arm"), CHANGED]))
     if promotions:
         known = pd.DataFrame(
             {
@@ -112,8 +119,8 @@ def power(frame: pd.DataFrame, items: int, margin: float) -> alt.LayerChart:
         items: The number of items asked about.
         margin: In points.
     """
-    x = alt.X("items:Q", title="items n", scale=alt.Scale(type="log"))
-    y = alt.Y("points:Q", title="points", scale=alt.Scale(type="log"))
+    x = alt.X("items:Q", title="items n (log)", scale=alt.Scale(type="log"))
+    y = alt.Y("points:Q", title="drop or margin, points (log)", scale=alt.Scale(type="log"))
     kinds = list(dict.fromkeys(frame["what"]))
     curve = (
         alt.Chart(frame)

@@ -1,10 +1,12 @@
 """Page 6: which factor did it. What the arms cannot tell is shown as unknown."""
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
 import streamlit as st
 
-from evalsvc.attributing import attribute_run
-from evalsvc.dashboards import charts_arms, frames, markup
+from evalsvc.attributing import POOLED, attribute_suites
+from evalsvc.dashboards import charts_arms, frames, markup, tables
 from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.reads import RunView
@@ -13,6 +15,12 @@ from evalsvc.dashboards.text import markdown_free
 from evalsvc.errors import EvidenceError
 from evalsvc.store import queries
 from evalsvc.store.session import Store
+from evalsvc.verdict.attribution import Effect
+
+_ABOUT = (
+    "Dot: drop in points; line: 95 % interval; hollow: the extra drop of two changes together. n: items scored in all "
+    "arms that the effect is read from."
+)
 
 
 def show(store: Store, view: RunView) -> None:
@@ -26,33 +34,53 @@ def show(store: Store, view: RunView) -> None:
         st.info("Effects are read from every sample of the run, which is large. They are computed when you ask.")
         return
     try:
-        found, left_out = kept(store, arms, "attribution", lambda: attribute_run(store, view.run.id))
+        by_suite, left_out = kept(store, arms, "attribution", lambda: attribute_suites(store, view.run.id))
     except EvidenceError as error:
         st.info(f"{markdown_free(str(error), 400)}. An arm that differs from the baseline in one factor would tell.")
         return
+    found = by_suite[POOLED]
     frame = charts_arms.effects_frame(found)
     if frame.empty:
         st.info("These arms differ from the baseline in nothing that can be told apart.")
     else:
-        st.altair_chart(charts_arms.effects(frame))
         st.html(
-            markup.quiet(
-                f"Drop that each change causes, 95 % intervals, against {view.run.id}:{view.run.baseline}; hollow: the "
-                "extra drop of two changes together. n: items scored in all arms that the effect is read from."
+            markup.title(
+                "All suites pooled", f"Drop that each change causes, against {view.run.id}:{view.run.baseline}."
             )
         )
-        show_table(frame.drop(columns="text"))
+        st.altair_chart(charts_arms.effects(frame))
+        st.html(markup.quiet(_ABOUT))
+        _table(frame)
+        _suites({suite: effects for suite, effects in by_suite.items() if suite != POOLED})
     unknown = [(charts_arms.effect_name(effect), effect.unknown) for effect in found if effect.drop is None]
     if unknown:
         st.html(markup.title("Unknown", "What these arms cannot separate, and the arm that would."))
-        show_table(
-            pd.DataFrame(
-                {
-                    "change": frames.text_column([name for name, _ in unknown]),
-                    "why": frames.text_column([why for _, why in unknown]),
-                }
-            )
-        )
+        names, reasons = zip(*unknown, strict=True)
+        lines = {"change": frames.text_column(names), "why it is unknown": frames.text_column(reasons)}
+        st.html(tables.wrapped(pd.DataFrame(lines)))
     if left_out:
         st.html(markup.title("Left out", "Arms that effects are not read from."))
-        show_table(pd.DataFrame({"arm": frames.text_column(left_out)}))
+        st.html(tables.wrapped(pd.DataFrame({"arm": frames.text_column(left_out)})))
+
+
+def _suites(by_suite: Mapping[str, Sequence[Effect]]) -> None:
+    """The main effects of each suite, change by change."""
+    single = {suite: [one for one in effects if len(one.changes) == 1] for suite, effects in by_suite.items()}
+    parts = [charts_arms.effects_frame(effects, frames.cell(suite)) for suite, effects in single.items()]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    if len(by_suite) < 2 or frame.empty:
+        return
+    frame = frame.sort_values("change", kind="stable")
+    st.html(markup.title("Suite by suite", "The same, read from the items of one suite; Holm inside each suite."))
+    st.altair_chart(charts_arms.effects(frame))
+    st.html(markup.quiet(_ABOUT))
+    _table(frame)
+
+
+def _table(frame: pd.DataFrame) -> None:
+    shown = frame.drop(columns="text")
+    shown = shown if any(frame["suite"].tolist()) else shown.drop(columns="suite")
+    points = {
+        name: st.column_config.NumberColumn(f"{name}, points", format="%.2f") for name in ("drop", "lower", "upper")
+    }
+    show_table(shown, points | {"p": st.column_config.NumberColumn("p, Holm", format="%.3g")})

@@ -17,6 +17,7 @@ _NAMES = {
     "answers_prefill": "own answers, prefill",
     "answers_decode": "own answers, decode",
 }
+_SAME = {"same top 1, %": st.column_config.NumberColumn("same top 1, %", format="%.2f")}
 _KEPT = {"mean": "kl_mean", "median": "kl_median", "p99": "kl_p99", "p999": "kl_p999", "largest": "kl_max"}
 
 
@@ -60,7 +61,7 @@ def _table(frame: pd.DataFrame) -> None:
                 "tokens n": frames.number_column(frame["tokens"].tolist()),
             }
         ),
-        {title: st.column_config.NumberColumn(title, format="%.3g") for title in titles.values()},
+        {title: st.column_config.NumberColumn(title, format="%.3g") for title in titles.values()} | _SAME,
     )
     if any(median != median for median in frame["median"].tolist()):
         st.caption("An empty quantile was not stored: the run is of an earlier version. A new run stores it.")
@@ -99,7 +100,7 @@ def _along(view: RunView) -> None:
                 "tokens n": frames.number_column(frame["tokens"].tolist()),
             }
         ),
-        {name: st.column_config.NumberColumn(name, format="%.3g") for name in ("mean KL, nats", "99 %")},
+        {name: st.column_config.NumberColumn(name, format="%.3g") for name in ("mean KL, nats", "99 %")} | _SAME,
     )
 
 

@@ -79,7 +79,7 @@ def _abilities(arms: Sequence[ArmRecord]) -> None:
         lines += [(arm, stage, (arm.proof or {})[stage]) for stage in stages] or [(arm, "", {})]
     proofs = [proof for _, _, proof in lines]
     details = [arm.details for arm, _, _ in lines]
-    show_table(
+    table = tables.wrapped(
         pd.DataFrame(
             {
                 "arm": frames.text_column([arm.name for arm, _, _ in lines]),
@@ -95,6 +95,7 @@ def _abilities(arms: Sequence[ArmRecord]) -> None:
             }
         )
     )
+    st.html(table)
 
 
 def _held(proof: Mapping[str, Any], part: str, key: str) -> Any:

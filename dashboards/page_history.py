@@ -6,7 +6,7 @@ import streamlit as st
 from evalsvc.dashboards import charts_series, frames, markup, reads_arms
 from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.reads import RunView
-from evalsvc.dashboards.selection import pick
+from evalsvc.dashboards.selection import pick, pick_text
 from evalsvc.dashboards.show import show_table
 from evalsvc.dashboards.text import markdown_free
 from evalsvc.errors import EvidenceError
@@ -15,6 +15,8 @@ from evalsvc.row import format_p
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
+
+ALL = ""  # all suites pooled, in the address
 
 
 def show(store: Store, view: RunView) -> None:
@@ -29,13 +31,18 @@ def show(store: Store, view: RunView) -> None:
     if promoted:
         frozen = {arm.address: arm for arm in queries.arms(store) if arm.id in promoted} | frozen
     st.html(markup.candidate_head(view.chosen))
-    baseline = pick("Frozen baseline", "frozen", frozen, lambda arm: _named(arm, promoted))
+    left, right = st.columns(2)
+    with left:
+        baseline = pick("Frozen baseline", "frozen", frozen, lambda arm: _named(arm, promoted))
     try:
         arms = arms_of(store, baseline, view.chosen.arm.name)
     except EvidenceError as error:
         st.info(f"{markdown_free(str(error), 400)}. A series begins with a finished run.")
         return
-    points, words = reads_arms.series(store, baseline, arms, _later(store, baseline, arms))
+    with right:
+        suites = [ALL, *reads_arms.suites_of(store, baseline, arms)]
+        of = pick_text("Suite", "series", suites, lambda name: name or "all suites pooled")
+    points, words = reads_arms.series(store, baseline, arms, _later(store, baseline, arms, of), of)
     frame = charts_series.history_frame(points, words)
     if frame.empty:
         st.info("No run of this arm can be compared with this baseline; the table says why of each.")
@@ -47,18 +54,21 @@ def show(store: Store, view: RunView) -> None:
         sizes = [point.n for point in points if point.drop is not None]
         smallest, largest = min(sizes), max(sizes)
         items = f"n {smallest:,}" if smallest == largest else f"n {smallest:,} to {largest:,}"
+        about = f"suite {markdown_free(of)}" if of else "all suites pooled"
         st.caption(
-            f"Drop of all suites pooled against the frozen baseline, {items} items a run; band: 95 % interval. Dashed "
-            "rule: the level changes there (an alert, no verdict). Violet rule: a promotion."
+            f"Drop of {about} against the frozen baseline, {items} items a run; band: 95 % interval. Colour and shape: "
+            "the gate's word for the whole candidate. Dashed rule: the level changes there (an alert, no verdict). "
+            "▲ at the foot: something else was deployed than in the run before, which the table names. Violet rule: a "
+            "baseline was promoted."
         )
     show_table(_table(points, words))
 
 
-def _later(store: Store, baseline: ArmRecord, arms: list[ArmRecord]) -> set[int]:
-    """Arms that no gate decided, where comparing them all would hold the page up and nobody asked for it."""
-    waiting = reads_arms.undecided(store, baseline, arms)
+def _later(store: Store, baseline: ArmRecord, arms: list[ArmRecord], suite: str) -> set[int]:
+    """Arms that were not compared yet, where comparing them all would hold the page up and nobody asked for it."""
+    waiting = reads_arms.not_compared(store, baseline, arms, suite)
     samples = sum(baseline.expected + arm.expected for arm in waiting)
-    runs = f"{len(waiting):,} run{'s' if len(waiting) > 1 else ''} that no gate decided against this baseline"
+    runs = f"{len(waiting):,} run{'s' if len(waiting) > 1 else ''} not compared with this baseline yet"
     shown = when_asked(samples, runs, f"history {baseline.id} {[arm.id for arm in waiting]}")
     return set() if shown else {arm.id for arm in waiting}
 

@@ -31,7 +31,7 @@ def show(store: Store, view: RunView) -> None:
         if candidate.decision is None:
             st.code(_gate_command(view, candidate.arm.address), language=None, wrap_lines=True)
         else:
-            go("compare", f"Compare {candidate.arm.name} with the baseline", candidate=candidate.arm.name)
+            _further(candidate.arm.name)
     st.html(markup.title("Every suite", "As the gate decided it. Drops, bounds and margins in points."))
     families = st.toggle("Show families", value=False, help="Families are described inside their suite, not decided.")
     st.html(tables.verdict_table(view, families=families))
@@ -45,6 +45,14 @@ def show(store: Store, view: RunView) -> None:
             "- **blind**: no scored token met a factor in which the arms differ, so the row cannot see the change.\n"
             "- **p, Holm**: one-sided p of no drop, adjusted over suites and pooled row; families show their own."
         )
+
+
+def _further(name: str) -> None:
+    """Where the next questions about a candidate are answered."""
+    with st.container(horizontal=True):
+        go("compare", f"Compare {name} with the baseline", candidate=name)
+        for path, label in (("flips", "What broke"), ("history", "Since when"), ("tradeoff", "What it gains")):
+            go(path, label, candidate=name)
 
 
 def _gate_command(view: RunView, address: str) -> str:

@@ -7,13 +7,16 @@ from sqlalchemy import func, select
 
 from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.reads_flips import score_that_counts
-from evalsvc.history import Point, changes_since, point_of, with_change_points
+from evalsvc.dashboards.rows import POOLED as POOLED_ROW
+from evalsvc.dashboards.rows import SUITE
+from evalsvc.history import Point, changes_since, with_change_points
+from evalsvc.series import POOLED, figures_of, kept_figures
 from evalsvc.store.job_tables import ExecutionRow
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
 
-NOT_COMPARED = "not compared yet; no gate decided it against this baseline"
+NOT_COMPARED = "not compared with this baseline yet"
 _ALPHA = 0.05  # of `evalsvc history`'s intervals
 
 
@@ -48,50 +51,59 @@ def failed_samples(store: Store, arm: ArmRecord) -> list[tuple[str, str, int, st
 
 
 def series(
-    store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord], left_out: Collection[int] = ()
+    store: Store,
+    baseline: ArmRecord,
+    arms: Sequence[ArmRecord],
+    left_out: Collection[int] = (),
+    suite: str = POOLED,
 ) -> tuple[list[Point], dict[str, str]]:
     """An arm's points over its runs, oldest first, and the gate's word of each that was decided.
 
-    A run that the gate decided against this baseline is shown with the gate's pooled numbers, the others with those of
+    A run that the gate decided against this baseline is shown with the gate's numbers, the others with those of
     `evalsvc history`; both are the same measurement of the same pairs.
 
     Args:
         store: The database.
         baseline: What every run is compared with.
         arms: The arm in its runs, oldest first.
-        left_out: Ids of arms that are not compared now, unless a gate did.
+        left_out: Ids of arms that are not compared now, unless that was done before.
+        suite: Of which suite; empty for all of them pooled.
     """
-    decided = _pooled(store, baseline, arms)
+    decided = _decided(store, baseline, arms)
     began = _began(store, {arm.run_id for arm in arms})
     points = []
     for before, arm in zip([None, *arms], arms, strict=False):
-        changed = changes_since(before, arm)
-        found = decided.get(arm.id)
-        if found is not None and found[1] is not None:
-            points.append(_from_gate(arm, began[arm.run_id], changed, found[1]))
-            continue
-        if arm.id in left_out:
-            points.append(Point(address=arm.address, created_at=began[arm.run_id], changed=changed, fault=NOT_COMPARED))
-            continue
-
-        def compute(arm: ArmRecord = arm, changed: tuple[str, ...] = changed) -> Point:
-            return point_of(store, baseline, arm, began[arm.run_id], changed)
-
-        points.append(kept(store, (baseline, arm), f"history {changed!r}", compute))
-    words = {arm.address: decided[arm.id][0] for arm in arms if arm.id in decided}
-    return with_change_points(points), words
+        about = {"address": arm.address, "created_at": began[arm.run_id], "changed": changes_since(before, arm)}
+        row = _row(decided.get(arm.id), suite)
+        figures = None if row is not None else kept_figures(baseline, arm)
+        if row is not None:
+            points.append(Point(**about, **_of_gate(row)))
+        elif figures is None and arm.id in left_out:
+            points.append(Point(**about, fault=NOT_COMPARED))
+        else:
+            found = figures or kept(store, (baseline, arm), "history", lambda arm=arm: figures_of(store, baseline, arm))
+            points.append(Point(**about, **_of_suite(found, suite)))
+    return with_change_points(points), {arm.address: decided[arm.id][0] for arm in arms if arm.id in decided}
 
 
-def undecided(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> list[ArmRecord]:
-    """Of these arms the ones whose comparison with the baseline no decision holds: their samples have to be read."""
-    decided = _pooled(store, baseline, arms)
-    return [arm for arm in arms if decided.get(arm.id, ("", None))[1] is None]
+def not_compared(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord], suite: str = POOLED) -> list[ArmRecord]:
+    """Of these arms the ones whose comparison with the baseline is stored nowhere: their samples have to be read."""
+    decided = _decided(store, baseline, arms)
+    return [arm for arm in arms if _row(decided.get(arm.id), suite) is None and kept_figures(baseline, arm) is None]
 
 
-def _pooled(
-    store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]
-) -> dict[int, tuple[str, dict[str, Any] | None]]:
-    """By arm the newest decision's word and its pooled row, None where that holds no comparable numbers."""
+def suites_of(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> list[str]:
+    """Names of the suites that stored comparisons of these arms with the baseline are about, sorted."""
+    found: set[str] = set()
+    for _, document in _decided(store, baseline, arms).values():
+        found |= {row["suite"] for row in document.get("rows", ()) if row.get("level") == SUITE}
+    for arm in arms:
+        found |= (kept_figures(baseline, arm) or {}).keys()
+    return sorted(found - {POOLED})
+
+
+def _decided(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> dict[int, tuple[str, dict[str, Any]]]:
+    """By arm the newest decision against this baseline: its word, and its document."""
     ids = [arm.id for arm in arms]
     newest = (
         select(func.max(DecisionRow.id))
@@ -101,27 +113,33 @@ def _pooled(
     query = select(DecisionRow.candidate_arm_id, DecisionRow.verdict, DecisionRow.decision)
     with store.session() as session:
         rows = session.execute(query.where(DecisionRow.id.in_(newest))).all()
-    return {arm_id: (word, _comparable(word, document)) for arm_id, word, document in rows}
+    return {arm_id: (word, document) for arm_id, word, document in rows}
 
 
-def _comparable(word: str, document: dict[str, Any]) -> dict[str, Any] | None:
-    row = next((row for row in document.get("rows", ()) if row.get("level") == "pooled"), None)
+def _row(decided: tuple[str, dict[str, Any]] | None, suite: str) -> dict[str, Any] | None:
+    """A decision's row of a suite, None where it holds no comparable numbers."""
+    if decided is None:
+        return None
+    word, document = decided
+    if word == "INVALID" or document.get("alpha") != _ALPHA or document["stop"]:
+        return None
+    wanted = (POOLED_ROW, "") if suite == POOLED else (SUITE, suite)
+    rows = (row for row in document.get("rows", ()) if (row.get("level"), row.get("suite", "")) == wanted)
+    row = next(rows, None)
     usable = row is not None and row.get("drop_points") is not None and row.get("interval_points") is not None
-    return row if usable and word != "INVALID" and document.get("alpha") == _ALPHA and not document["stop"] else None
+    return row if usable else None
 
 
-def _from_gate(arm: ArmRecord, began: str, changed: tuple[str, ...], row: dict[str, Any]) -> Point:
+def _of_gate(row: dict[str, Any]) -> dict[str, Any]:
     low, high = row["interval_points"]
-    return Point(
-        address=arm.address,
-        created_at=began,
-        n=row["n"],
-        lost=row["b"],
-        gained=row["c"],
-        drop=row["drop_points"] / 100,
-        interval=(low / 100, high / 100),
-        changed=changed,
-    )
+    counts = {"n": row["n"], "lost": row["b"], "gained": row["c"]}
+    return counts | {"drop": row["drop_points"] / 100, "interval": (low / 100, high / 100)}
+
+
+def _of_suite(figures: dict[str, dict[str, Any]], suite: str) -> dict[str, Any]:
+    if suite in figures:
+        return figures[suite]
+    return figures[POOLED] if set(figures) == {POOLED} else {"fault": "not asked in this run"}
 
 
 def _began(store: Store, run_ids: set[int]) -> dict[int, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from evalsvc.decision import SCHEMA
 
-POOLED, SUITE, FAMILY = "pooled", "suite", "family"
+POOLED, SUITE, FAMILY, METRIC = "pooled", "suite", "family", "metric"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,9 @@ class VerdictRow:
     """One line of a verdict table. Drop, bounds and margin in points; None where the gate gave no value.
 
     Attributes:
-        level: `pooled`, `suite`, or `family` (described, without a verdict of its own).
+        level: `pooled`, `suite`, `metric`, or `family` (described, without a verdict of its own).
+        metric: In rows of a metric its name; drop, bounds and margin are None where it has units of its own, and
+            `remark` says them.
         items: Items of the row, answered or not; `n` of them are scored in both arms.
         baseline_right: Of these n the ones that the baseline has right.
         method: Test and bound that decided.
@@ -45,14 +47,16 @@ class VerdictRow:
     factors_met: tuple[str, ...]
     blind: bool
     counted: bool
+    metric: str = ""
     more_items: int | None = None
 
     @property
     def label(self) -> str:
-        """The row's name: `pooled`, or suite or family with the stage that scored."""
+        """The row's name: `pooled`, or suite, metric or family with the stage that scored."""
         if self.level == POOLED:
             return "pooled"
         name = self.family if self.level == FAMILY else self.suite
+        name += f", {self.metric}" if self.metric else ""
         return f"{name} · through {self.through}" if self.through else name
 
     @property
@@ -99,6 +103,7 @@ def _row(row: Mapping[str, Any]) -> VerdictRow:
         factors_met=tuple(row["factors_met"]),
         blind=row["blind"],
         counted=row["counted"],
+        metric=row["metric"],
         more_items=row["more_items"],
     )
 
@@ -107,6 +112,22 @@ def _remarks(row: Mapping[str, Any]) -> list[str]:
     found = [] if row["blind"] else [row["remark"]]
     if row["more_items"]:
         found.append(f"about {row['more_items']:,} more items would decide")
+    if row["in_units"]:
+        found.append(_in_units(row["in_units"]))
     if row["few_clusters"]:
         found.append("conditional on these few clusters")
     return [remark for remark in found if remark]
+
+
+def _in_units(own: Mapping[str, Any]) -> str:
+    """A metric's own numbers, in its units."""
+    known = {name: f"{value:.4g}" for name, value in own.items() if isinstance(value, (int, float))}
+    parts = [
+        f"{known['baseline_value']} to {known['candidate_value']}"
+        if {"baseline_value", "candidate_value"} <= {*known}
+        else "",
+        f"worse by {known['drop']}" if "drop" in known else "",
+        f"at most by {known['upper']}" if "upper" in known else "",
+        f"margin {known['margin']}" if "margin" in known else "",
+    ]
+    return "; ".join(part for part in parts if part)

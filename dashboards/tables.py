@@ -1,6 +1,9 @@
 """The tables of the verdict page as HTML. Every value passes through `escape`."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
 
 from evalsvc.dashboards.markup import NOT_DECIDED, STYLE, WORDS, fault_badge, pill
 from evalsvc.dashboards.reads import Candidate, RunView
@@ -128,7 +131,7 @@ def _line(row: VerdictRow) -> str:
         verdict = f'<span class="ev-quiet">{escape(row.remark or "described")}</span>'
     else:
         verdict = f'{pill(row.word)} <span class="ev-quiet">{escape(row.remark)}</span>'
-    met = "".join(f"<div>{escape(factor)}</div>" for factor in row.factors_met) or "none"
+    met = "".join(f"<div>{escape(line)}</div>" for line in met_lines(row.factors_met)) or "none"
     numbers = (
         str(row.lost),
         str(row.gained),
@@ -141,6 +144,34 @@ def _line(row: VerdictRow) -> str:
     cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
     name = f'<td class="name">{escape(row.label)}</td><td class="verdict">{verdict}</td>'
     return f'<tr class="{" ".join(kinds)}">{name}{cells}<td class="met">{met}</td></tr>'
+
+
+def met_lines(factors: Sequence[str]) -> list[str]:
+    """Factors as one line a stage: `prefill.weights` and `prefill.kv` become `prefill: weights, kv`."""
+    stages: dict[str, list[str]] = {}
+    for factor in factors:
+        stage, _, kind = factor.partition(".")
+        stages.setdefault(stage, []).append(kind)
+    return [f"{stage}: {', '.join(kinds)}" if any(kinds) else stage for stage, kinds in stages.items()]
+
+
+def wrapped(frame: pd.DataFrame) -> str:
+    """A table whose long texts wrap instead of being cut; numbers to four digits, unknown values empty."""
+    numbers = {name: frame[name].dtype == "Float64" for name in frame.columns}
+    head = "".join(f'<th class="{"num" if number else ""}">{escape(name)}</th>' for name, number in numbers.items())
+    body = ""
+    for row in frame.itertuples(index=False):
+        cells = zip(row, numbers.values(), strict=True)
+        body += "<tr>" + "".join(_wrapped_cell(value, number=number) for value, number in cells) + "</tr>"
+    return _table(head, f"<tbody>{body}</tbody>", "wrapped")
+
+
+def _wrapped_cell(value: Any, *, number: bool) -> str:
+    if pd.isna(value):
+        return "<td></td>"
+    if number:
+        return f'<td class="num">{value:,.0f}</td>' if value == int(value) else f'<td class="num">{value:.4g}</td>'
+    return f"<td>{escape(value)}</td>"
 
 
 def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
@@ -176,5 +207,5 @@ def _stage_cells(arm: ArmRecord, stage: str) -> str:
         small_number(probe.get("kl_max")),
     )
     cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
-    names = "".join(f'<td class="ev-mono name">{escape(formats.get(kind, "–"))}</td>' for kind in ("weights", "kv"))
+    names = "".join(f'<td class="ev-mono">{escape(formats.get(kind, "–"))}</td>' for kind in ("weights", "kv"))
     return f"<td>{escape(stage)}</td>{names}{cells}"

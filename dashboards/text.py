@@ -2,6 +2,7 @@
 
 import html
 import unicodedata
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 4000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_SPACES = {" ": "space", "\n": "line break", "\t": "tab", "\r": "carriage return"}
+_MOST_RUNS = 4
 _PICTURES = 0x2400  # U+2400 + code is the visible picture of a control character
 
 
@@ -23,24 +26,21 @@ def visible_text(text: str, limit: int | None = SHOWN_CHARACTERS) -> str:
 
 
 def outer_space(text: str) -> str | None:
-    """White space at the ends of a text, which an exact comparison counts and nobody sees; None without any.
-
-    A space is `␠`, a line feed `␊`; long runs are cut.
-    """
+    """White space at the ends of a text, which an exact comparison counts and nobody sees; None without any."""
     if not text.strip():
         return None
     ends = {
         "begins with": text[: len(text) - len(text.lstrip())],
         "ends with": text[len(text.rstrip()) :],
     }
-    shown = [
-        f"{where} {''.join(map(_space, space[:20]))}{'…' * (len(space) > 20)}" for where, space in ends.items() if space
-    ]
-    return " and ".join(shown) or None
+    return " and ".join(f"{where} {_spaces(space)}" for where, space in ends.items() if space) or None
 
 
-def _space(character: str) -> str:
-    return chr(_PICTURES + ord(character)) if ord(character) <= 0x20 else f"⟨U+{ord(character):04X}⟩"
+def _spaces(space: str) -> str:
+    """White space in words: runs of one kind, counted."""
+    runs = [(_SPACES.get(kind, f"U+{ord(kind):04X}"), len(list(same))) for kind, same in groupby(space)]
+    words = [f"{count:,} {name}{'s' * (count > 1)}" for name, count in runs[:_MOST_RUNS]]
+    return ", ".join(words) + (", and more" if len(runs) > _MOST_RUNS else "")
 
 
 def hidden_characters(text: str, limit: int = SHOWN_CHARACTERS) -> int:

@@ -14,11 +14,23 @@ from evalsvc.verdict.attribution import Arm, Effect, attribute
 FACTOR_KEYS = {"weights": "weights", "kv": "kv"}
 
 
+POOLED = ""  # all suites, each item once
+
+
 def attribute_run(store: Store, run_id: int, *, alpha: float = 0.05) -> tuple[list[Effect], list[str]]:
+    """As `attribute_suites`, of all suites pooled alone."""
+    found, left_out = attribute_suites(store, run_id, alpha=alpha, pooled_only=True)
+    return found[POOLED], left_out
+
+
+def attribute_suites(
+    store: Store, run_id: int, *, alpha: float = 0.05, pooled_only: bool = False
+) -> tuple[dict[str, list[Effect]], list[str]]:
     """Effects of a run's factors, from its finished, honest arms.
 
     Returns:
-        The effects, and the arms that were left out, each with the reason.
+        By suite the effects, those of all suites pooled under the empty name, each with Holm of its own; and the arms
+        that were left out, each with the reason.
 
     Raises:
         EvidenceError: No arm to compare the baseline with.
@@ -37,8 +49,13 @@ def attribute_run(store: Store, run_id: int, *, alpha: float = 0.05) -> tuple[li
         raise EvidenceError(
             f"run {run_id}: no finished arm without faults beside {baseline.name}; nothing to attribute"
         )
-    columns, clusters = _columns(store, baseline, chosen)
-    return attribute(columns, clusters, np.random.default_rng(0), alpha=alpha), left_out
+    suites, columns, clusters = _columns(store, baseline, chosen)
+    found = {POOLED: attribute(columns, clusters, np.random.default_rng(0), alpha=alpha)}
+    for suite in [] if pooled_only else sorted(set(suites)):
+        where = [i for i, name in enumerate(suites) if name == suite]
+        part = {changes: values[where] for changes, values in columns.items()}
+        found[suite] = attribute(part, [clusters[i] for i in where], np.random.default_rng(0), alpha=alpha)
+    return found, left_out
 
 
 def changes_of(baseline: ArmRecord, arm: ArmRecord) -> Arm:
@@ -71,8 +88,8 @@ def _why_not(arm: ArmRecord, changes: Arm, chosen: dict[Arm, ArmRecord]) -> str:
 
 def _columns(
     store: Store, baseline: ArmRecord, chosen: dict[Arm, ArmRecord]
-) -> tuple[dict[Arm, np.ndarray], list[str]]:
-    """Each arm's value of each item, NaN without one, and the items' clusters; each item once."""
+) -> tuple[list[str], dict[Arm, np.ndarray], list[str]]:
+    """The items' suites, each arm's value of each item, NaN without one, and the items' clusters; each item once."""
     differing = {factor for changes in chosen for factor, _ in changes}
     rows: dict[Arm, dict[tuple[str, str], Pair]] = {}
     for changes, arm in chosen.items():
@@ -85,7 +102,7 @@ def _columns(
         "\x1f".join((first[key].suite, first[key].family, first[key].cluster)) if first[key].cluster else ""
         for key in items
     ]
-    return columns, labels
+    return [suite for suite, _ in items], columns, labels
 
 
 def _value(pair: Pair | None, role: str) -> float:

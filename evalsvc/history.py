@@ -109,20 +109,6 @@ def with_change_points(found: Sequence[Point], *, alpha: float = 0.05) -> list[P
     return points
 
 
-def point_of(store: Store, baseline: ArmRecord, arm: ArmRecord, created_at: str, changed: tuple[str, ...]) -> Point:
-    """One run of the arm against the baseline, all suites pooled.
-
-    Args:
-        store: Where both are.
-        baseline: What it is compared with.
-        arm: The arm in its run.
-        created_at: When that run began.
-        changed: Settings that differ from the run before.
-    """
-    about = {"address": arm.address, "created_at": created_at, "changed": changed}
-    return Point(**about, **figures_of(store, baseline, arm)[POOLED])
-
-
 def changes_since(before: ArmRecord | None, arm: ArmRecord) -> tuple[str, ...]:
     """Settings of an arm that differ from those in the run before, as `key: old -> new`; none without one."""
     return () if before is None else tuple(_changes(before, arm))

@@ -106,7 +106,16 @@ class ItemPlan:
         text = f"{ceil(items):,} items"
         if self.pilot.seconds_per_item is None:
             return text
-        return f"{text}, about {items * self.pilot.seconds_per_item / 60:.0f} minutes of work on this arm"
+        return f"{text}, about {_time(items * self.pilot.seconds_per_item)} of work on this arm"
+
+
+def _time(seconds: float) -> str:
+    """In the unit that a person would plan with."""
+    for unit, size in (("days", 86400), ("hours", 3600)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} minute{'s' * (minutes > 1)}"
 
 
 def plan_items(items: int, pilot: Pilot, policy: Policy) -> ItemPlan:

@@ -41,10 +41,16 @@ def figures_of(store: Store, baseline: ArmRecord, arm: ArmRecord, measure: Measu
     Those of the items' own metric are read from where `keep_series` put them, if both arms are still scored alike. A
     metric whose values are not from 0 to 1 is in units of its own and has no pooled figures.
     """
-    kept = arm.series.get(str(baseline.id), {}) if measure == OWN else {}
-    if kept.get("of") == _identity(baseline, arm):
-        return {suite: _read(figures) for suite, figures in kept["figures"].items()}
-    return _computed(store, baseline, arm, measure)
+    kept = kept_figures(baseline, arm) if measure == OWN else None
+    return _computed(store, baseline, arm, measure) if kept is None else kept
+
+
+def kept_figures(baseline: ArmRecord, arm: ArmRecord) -> dict[str, dict[str, Any]] | None:
+    """The figures of the items' own metric that `keep_series` kept, as `figures_of`; None without any that hold."""
+    kept = arm.series.get(str(baseline.id), {})
+    if kept.get("of") != _identity(baseline, arm):
+        return None
+    return {suite: _read(figures) for suite, figures in kept["figures"].items()}
 
 
 def keep_series(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> int:

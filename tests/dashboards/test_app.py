@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from evalsvc.dashboards import reads_arms, reads_flips
 from evalsvc.dashboards.pages import PAGES
 from evalsvc.gate import decide_gate
-from evalsvc.history import arms_of, history
+from evalsvc.history import arms_of, histories
 from evalsvc.policy import Policy
 from evalsvc.recorded.load import Sources, load
+from evalsvc.series import keep_series
 from evalsvc.store import queries, writer
+from evalsvc.store.baselines import promote
 from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, NoticeRow, ScheduleRow
 from evalsvc.store.measurements import save
 from evalsvc.store.recording import record_run
 from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored
+from evalsvc.store.schema import Sample
 from evalsvc.store.session import open_store
 from evalsvc.suites.toolcall.suite import ToolCallSuite
 
@@ -331,12 +335,46 @@ def test_the_history_of_the_page_is_that_of_the_command(history_database):
     with open_store(history_database, read_only=True) as store:
         baseline = queries.resolve_arm(store, "@prod")
         ours, words = reads_arms.series(store, baseline, arms_of(store, baseline, "fp8-kv"))
-        theirs = history(store, baseline, "fp8-kv")
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one.drop, one.interval) == (pytest.approx(other.drop), pytest.approx(other.interval))
-        assert replace(one, drop=0, interval=None, change=None) == replace(other, drop=0, interval=None, change=None)
-    assert [point.change is None for point in ours] == [point.change is None for point in theirs]
+        arms = arms_of(store, baseline, "fp8-kv")
+        assert reads_arms.suites_of(store, baseline, arms) == ["formats", "tasks", "tools"]
+        pages = {suite: reads_arms.series(store, baseline, arms, (), suite)[0] for suite in ("", "tools")}
+        commands = histories(store, baseline, "fp8-kv")
+    assert pages[""] == ours
+    for suite, page in pages.items():
+        for one, other in zip(page, commands[suite], strict=True):
+            assert (one.drop, one.interval) == (pytest.approx(other.drop), pytest.approx(other.interval))
+            bare = {"drop": 0, "interval": None, "change": None}
+            assert replace(one, **bare) == replace(other, **bare)
+        assert [point.change is None for point in page] == [point.change is None for point in commands[suite]]
     assert len(words) == 14
+
+
+def test_a_history_that_was_kept_is_shown_without_reading_a_sample(run_app, history_database, words_of, tmp_path):
+    """Kept by `evalsvc history`, of a baseline against which no gate decided; another suite of it as fast."""
+    path = Path(shutil.copy(history_database, tmp_path / "kept.db"))
+    with open_store(path) as store:
+        frozen = queries.resolve_arm(store, "3:bf16")
+        promote(store, frozen, "other", "to look from")
+        arms = arms_of(store, frozen, "fp8-kv")
+        assert len(reads_arms.not_compared(store, frozen, arms)) == len(arms)
+        assert keep_series(store, frozen, arms) == len(arms)
+        arms = arms_of(store, frozen, "fp8-kv")
+        assert not reads_arms.not_compared(store, frozen, arms)
+        with store.transaction() as session:  # a page that read them would find nothing
+            session.execute(update(Sample).where(Sample.arm_id == frozen.id).values(status="skipped"))
+    app = run_app(path, "history", candidate="fp8-kv", frozen="3:bf16", series="tools")
+    assert "Drop of suite tools against the frozen baseline, n 90 items a run" in words_of(app)
+    assert app.dataframe[0].value["n"].tolist() == [90] * 14 and not app.button
+
+
+def test_effects_are_told_suite_by_suite(run_app, markup_of, history_database):
+    app = run_app(history_database, "attribution")
+    pooled, suites = (found.value for found in app.dataframe)
+    assert pooled["change"].tolist() == ["decode.kv=fp8:token-head"] and pooled["n"].tolist() == [270]
+    assert suites["suite"].tolist() == ["formats", "tasks", "tools"] and suites["n"].tolist() == [90] * 3
+    assert suites["drop"].mean() == pytest.approx(pooled["drop"].mean())
+    assert (suites["lower"] <= suites["drop"]).all() and (suites["drop"] <= suites["upper"]).all()
+    assert "<td>no arm has decode.weights=fp8:w8a8:channel:token and nothing else</td>" in markup_of(app)
 
 
 def test_the_usual_baseline_is_the_one_that_gates_were_asked_about(run_app, history_database, to_page):
@@ -429,10 +467,9 @@ def test_a_job_that_failed_stands_on_the_first_page_until_it_ends_well(run_app, 
     assert not run_app(database).warning
 
 
-def test_integrity_and_what_ran_stand_on_the_health_page(run_app, words_of, database, tmp_path):
+def test_integrity_and_what_ran_stand_on_the_health_page(run_app, words_of, markup_of, database, tmp_path):
     app = run_app(database, "health")
-    ran = next(frame.value for frame in app.dataframe if "kernels, calls" in frame.value)
-    assert ran["kernels, calls"].tolist() == ["linear.bf16.torch 210"] * len(ran) and len(ran) == 12
+    assert markup_of(app).count("<td>linear.bf16.torch 210</td>") == 12 and "kernels, calls" in markup_of(app)
     assert "No incident" in words_of(app) and not app.warning
     path = tmp_path / "incident.db"
     stage = {"weights": "bf16", "kv": "bf16"}

@@ -124,3 +124,12 @@ def test_a_hostile_name_is_data():
     spec = json.dumps(forest(frame, (-5.0, 20.0)).to_dict())
     assert "⟨U+2028⟩" in frame["row"][0]
     assert "\u2028" not in spec
+
+
+def test_a_family_stands_further_in_than_its_suite():
+    rows = [replace(ROW, level=level, suite="tools", family="choose") for level in ("suite", "family")]
+    frame = forest_frame(rows)
+    spec = forest(frame, points_domain([frame])).to_dict()
+    names = [layer for layer in spec["layer"] if layer["encoding"].get("text", {}).get("field") == "row"]
+    assert [layer["encoding"]["x"]["value"] for layer in names] == [4, 20]
+    assert all("indexof(datum.row" in layer["transform"][0]["filter"] for layer in names)

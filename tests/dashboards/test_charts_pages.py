@@ -75,6 +75,15 @@ def test_every_layer_has_values_and_every_axis_a_name(name):
     assert any(titled)
 
 
+def test_a_deployment_stands_at_the_foot_of_the_run_that_it_came_before():
+    deployed = replace(CHANGED, changed=("engine: 1 -> 2",))
+    spec = charts_series.history(charts_series.history_frame([POINT, deployed], {})).to_dict()
+    (foot,) = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "datum.changed != ''"}]]
+    assert foot["mark"]["shape"] == "triangle-up" and foot["encoding"]["y"] == {"value": "height"}
+    none = charts_series.history(charts_series.history_frame([POINT, CHANGED], {})).to_dict()
+    assert len(none["layer"]) == len(spec["layer"]) - 1
+
+
 def test_a_change_of_level_is_a_rule_where_it_begins():
     spec = FRAMES["history"].to_dict()
     (change,) = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "isValid(datum.level)"}]]
@@ -164,3 +173,16 @@ def test_the_flow_chart_has_bands_blocks_counts_and_names():
     assert (area["encoding"]["detail"]["field"], area["encoding"]["y2"]["field"]) == ("band", "high")
     assert area["encoding"]["color"]["scale"] == blocks["encoding"]["color"]["scale"]
     assert counts["encoding"]["text"]["field"] == "items" and names["encoding"]["text"]["field"] == "arm"
+
+
+@pytest.mark.parametrize(
+    ("largest", "ticks"), [(40.0, [0.001, 0.01, 0.1, 1, 10, 100]), (0.009, [0.001, 0.002, 0.005, 0.01, 0.02, 0.05])]
+)
+def test_a_log_axis_has_round_ticks_and_few_lines(largest, ticks):
+    axis = charts_divergence._log_axis([0.0, None, float("nan"), 0.0016, largest])
+    assert axis.to_dict()["values"] == pytest.approx(ticks)
+
+
+def test_effects_of_a_suite_say_so_in_their_row():
+    frame = charts_arms.effects_frame([EFFECT], "tools")
+    assert frame["text"].tolist() == ["tools · decode.kv=fp8 · n 90"] and frame["suite"].tolist() == ["tools"]

@@ -74,4 +74,4 @@ def test_only_undecided_runs_wait(small_database, large):
     with open_store(small_database, read_only=True) as store:
         baseline = queries.resolve_arm(store, "@prod")
         arms = arms_of(store, baseline, "fp8-kv")
-        assert [arm.run_id for arm in reads_arms.undecided(store, baseline, arms)] == [large.NIGHTS + 1]
+        assert [arm.run_id for arm in reads_arms.not_compared(store, baseline, arms)] == [large.NIGHTS + 1]

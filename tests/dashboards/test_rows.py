@@ -1,9 +1,14 @@
 """Stored decisions become rows without a number changing."""
 
+from dataclasses import replace
+
 import pytest
 
 from evalsvc.dashboards import reads
-from evalsvc.dashboards.rows import rows_of
+from evalsvc.dashboards.rows import METRIC, rows_of
+from evalsvc.dashboards.tables import met_lines
+from evalsvc.decision import SCHEMA
+from evalsvc.row import Row
 from evalsvc.store import queries
 from evalsvc.store.session import open_store
 
@@ -52,3 +57,23 @@ def test_an_injected_arm_is_offered_as_no_baseline(database):
         decided = [{"baseline_arm_id": arm.id, "baseline_run_id": run.id} for arm in arms]
         found = reads.baselines(store, run, arms, decided)
     assert [arm.name for arm in found] == [arm.name for arm in arms if not arm.injected]
+
+
+def test_a_row_of_a_metric_has_its_name_and_its_own_units():
+    """Else it would stand there as its suite a second time, with no numbers."""
+    row = Row(
+        scope="metric", suite="text", metric="word_perplexity", unit="word_perplexity", better="lower", items=80, n=80,
+        lost=50, gained=30, baseline_right=None, errors_baseline=0, errors_candidate=0, baseline_value=12.0,
+        candidate_value=13.5, drop=1.5, lower=0.9, upper=2.25, margin=1.0, p=0.001, verdict="REGRESSED",
+    )  # fmt: skip
+    (shown,) = rows_of({"schema": SCHEMA, "rows": [row.to_json()]})
+    assert (shown.label, shown.level, shown.drop) == ("text, word_perplexity", METRIC, None)
+    assert shown.remark == "12 to 13.5; worse by 1.5; at most by 2.25; margin 1"
+    share = replace(row, unit="", drop=0.02, lower=0.01, upper=0.04, margin=0.03)
+    (shown,) = rows_of({"schema": SCHEMA, "rows": [share.to_json()]})
+    assert (shown.label, shown.drop, shown.remark) == ("text, word_perplexity", 2.0, "")
+
+
+def test_factors_met_are_one_line_a_stage():
+    assert met_lines(("prefill.weights", "prefill.kv", "decode.kv")) == ["prefill: weights, kv", "decode: kv"]
+    assert met_lines(()) == []
