@@ -1,6 +1,7 @@
 """The engine: one model, each distinct stage held once, requests answered for one arm or several at a time."""
 
 import hashlib
+import inspect
 import json
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ from .text import Text, foreign_id
 from .weights import WeightSet
 
 LOGIT_ELEMENTS = 2**25  # of one prefill forward: 128 MiB in fp32
+SIZES: tuple[str, ...] = ("kv_tokens", "max_batch", "chunk", "max_length")  # the last one None unless given
 StageT = TypeVar("StageT", bound=Stage)
 Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]
 
@@ -69,6 +71,29 @@ def _stage_key(kind: type[Stage], spec: ArmSpec, scales: Scales | None) -> tuple
     plan: StagePlan = getattr(spec.plan, kind.name)
     sha256 = None if scales is None else scales.sha256()
     return kind.name, plan, sha256, spec.inject.get(f"{kind.name}_k_scale", 1.0)
+
+
+def _check_asked(arms: Mapping[str, ArmSpec], sizes: Mapping[str, Any], integrity: str, device: str) -> torch.device:
+    """Refuses, before a model is looked for, what no model could be served with.
+
+    Returns:
+        Where it computes.
+
+    Raises:
+        ConfigError: No arm, one that cannot be as written, a size, or a mode.
+        CapabilityError: A device that is not here, or a form of kernels that was forced and cannot run.
+    """
+    check_mode(integrity)
+    for name, size in sizes.items():
+        if not whole(size, 1) and not (name == "max_length" and size is None):
+            raise ConfigError(f"{name} is {size!r}; it must be a whole number from 1")
+    if not arms:
+        raise ConfigError("an engine needs at least one arm: give a plan")
+    for spec in arms.values():
+        spec.check()
+    found = resolve(device)
+    dispatch.form(found.type)
+    return found
 
 
 class Engine:
@@ -107,18 +132,10 @@ class Engine:
                 request that meets a page which lies ends with finish reason `integrity`.
             device: Where it computes, as in `devices.resolve`.
         """
-        check_mode(integrity)
-        sizes = {"kv_tokens": kv_tokens, "max_batch": max_batch, "chunk": chunk}
-        for name, size in sizes.items():
-            if not whole(size, 1):
-                raise ConfigError(f"{name} is {size!r}; it must be a whole number from 1")
-        if not arms:
-            raise ConfigError("an engine needs at least one arm: give a plan")
+        sizes = dict(zip(SIZES, (kv_tokens, max_batch, chunk, max_length), strict=True))
+        self.device = _check_asked(arms, sizes, integrity, device)
         for spec in arms.values():
-            spec.check()
             check_kv(checkpoint, spec.plan)
-        self.device = resolve(device)
-        dispatch.form(self.device.type)  # what was forced and cannot run is refused before anything is loaded
         self.checkpoint, self.specs = checkpoint, dict(arms)
         self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
         self._asked_length, self.integrity = max_length, integrity
@@ -143,7 +160,7 @@ class Engine:
         device: str = "auto",
         **options: Any,
     ) -> "Engine":
-        """An engine for a model.
+        """An engine for a model. What is asked is looked at before the model is: a wrong option needs no download.
 
         Args:
             model: A directory with config.json, safetensors and a tokenizer; a `.gguf` file; or a hub id.
@@ -153,11 +170,11 @@ class Engine:
             options: As in the constructor.
 
         Raises:
-            ConfigError: Neither or both of `plan` and `plans`, or a plan that cannot be read.
+            ConfigError: Neither or both of `plan` and `plans`, a plan that cannot be read, or an option's value.
+            TypeError: An option that there is not.
             CapabilityError: A device that is not here, or a format that is not served.
             EngineError: Model files that cannot be used.
         """
-        resolve(device)
         if (plan is None) == (plans is None):
             raise ConfigError("give either `plan` or `plans`")
         named = {"default": plan} if plan is not None else dict(plans or {})
@@ -167,6 +184,9 @@ class Engine:
                 specs[name] = value
             else:
                 specs[name] = ArmSpec(parse_plan(value) if isinstance(value, str) else value)  # pyright: ignore[reportArgumentType]
+        asked = inspect.signature(cls).bind(None, specs, device=device, **options)
+        asked.apply_defaults()
+        _check_asked(specs, {name: asked.arguments[name] for name in SIZES}, asked.arguments["integrity"], device)
         return cls(open_checkpoint(model), specs, device=device, **options)
 
     # -- arms ----------------------------------------------------------------------------------------------------------

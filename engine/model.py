@@ -23,12 +23,11 @@ from .checkpoint.language import LANGUAGE_TYPES
 from .checkpoint.stored import KEYS as STORED_KEYS
 from .checkpoint.stored import scheme_of
 from .experts import check_experts, is_experts, is_router
-from .kv.latent_pool import check_latent_format
-from .kv.pool import check_heads_format
 from .layout import layout_of
 from .mla import LATENT_MODEL_TYPES, check_latent_config, keep_latents
 from .precision import LATENT_TILE, PrecisionPlan
 from .rope import check_rope, context_length, hold_still
+from .sizes import check_heads_format, check_latent_format
 
 SERVED_MODEL_TYPES = (
     "arcee",

@@ -226,9 +226,10 @@ def _parse_weights(text: str, plan: str) -> WeightFormat:
     if kind in ("fp32", "bf16") and not options:
         return WeightFormat(kind)
     if kind not in _WEIGHT_OPTIONS:
+        options = "; ".join(f"{name} has {', '.join(held)}" for name, held in _WEIGHT_OPTIONS.items())
         raise ConfigError(
-            f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, fp8:w8a16, fp8:block128, int8, "
-            "int8:w8a16, int4:gN:(a)sym, nvfp4 or nvfp4:w4a16"
+            f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, int8, int4 or nvfp4, with options "
+            f"after colons as in fp8:block128:w8a16: {options}"
         )
     accepted = _WEIGHT_OPTIONS[kind]
     head = "lm_head" in options

@@ -1,11 +1,47 @@
-"""Bytes that a token takes in KV formats, from shapes alone. No torch: models that nobody loads here have them, too."""
+"""KV formats by the kind of attention, and the bytes that a token takes in them, from shapes alone.
+
+No torch: models that nobody loads here have them, too.
+"""
 
 from dataclasses import dataclass
+
+from evalsvc.errors import CapabilityError
 
 from .precision import LATENT_TILE, KVFormat
 
 PLAIN_BYTES = {"fp32": 4, "bf16": 2}
 _FP32, _BF16 = 4, 2
+SERVED_LATENT_FORMATS = (
+    "fp32",
+    "bf16",
+    "fp8:latent128",
+    "fp8:tensor:calibrated",
+    "fp8:tensor:given",
+    "fp8:tensor:uncalibrated",
+)
+
+
+def check_heads_format(fmt: KVFormat) -> None:
+    """Refuses what keys and values of heads are not held in.
+
+    Raises:
+        CapabilityError: A format of latents.
+    """
+    if fmt.per == "latent128":
+        raise CapabilityError(f"kv={fmt} is for latent attention; this model keeps keys and values of heads")
+
+
+def check_latent_format(fmt: KVFormat, rank: int) -> None:
+    """Refuses what latents are not held in.
+
+    Raises:
+        CapabilityError: A format of keys and values of heads, or tiles that do not divide the latent.
+    """
+    if str(fmt) not in SERVED_LATENT_FORMATS:
+        served = ", ".join(SERVED_LATENT_FORMATS)
+        raise CapabilityError(f"kv={fmt} is not for latent attention, which keeps no keys of heads; use {served}")
+    if fmt.per == "latent128" and rank % LATENT_TILE:
+        raise CapabilityError(f"kv={fmt}: tiles of {LATENT_TILE} do not divide a latent of {rank} (kv_lora_rank)")
 
 
 def heads_bytes(kv_heads: int, head_dim: int, fmt: KVFormat) -> int:
@@ -21,8 +57,7 @@ def latent_bytes(rank: int, rope: int, fmt: KVFormat) -> int:
     """
     if fmt.per == "latent128":
         return rank + -(-rank // LATENT_TILE) * _FP32 + rope * _BF16
-    scales = _FP32 if fmt.per == "token-head" else 0
-    return (rank + rope) * _kv_bytes(fmt) + scales
+    return (rank + rope) * _kv_bytes(fmt)
 
 
 def index_bytes(dim: int, fmt: KVFormat) -> int:

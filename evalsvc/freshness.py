@@ -14,6 +14,7 @@ from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
 
 DAY_S = 86400
+_UNITS = ((DAY_S, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ def stands(store: Store, baseline: ArmRecord, candidate: ArmRecord, policy: Poli
     alike = [] if rule.fresh == "never" else list(_alike(store, baseline, candidate))
     again = next((arm for arm in alike if _is_fresh(store, rule, arm, candidate, needed)), None)
     if again is None:
-        remedy = f"run {candidate.run_id} has no arm of its plan and checkpoints; run both in one experiment"
+        remedy = (
+            f"run {candidate.run_id}, the candidate's, has no arm with the baseline's plan and checkpoints that could "
+            "stand in; run baseline and candidate in one experiment"
+        )
         if rule.fresh == "never":
             remedy = "promote a newer one"
         elif alike:
@@ -73,10 +77,24 @@ def stale(
     """
     age_s = (datetime.fromisoformat(needed_at) - datetime.fromisoformat(measured_at)).total_seconds()
     if rule.max_age_days is not None and age_s > rule.max_age_days * DAY_S:
-        yield f"measured {age_s / DAY_S:.1f} days before the candidate, the policy accepts {rule.max_age_days:g}"
+        age, most = _durations(age_s, rule.max_age_days * DAY_S)
+        yield f"measured {age} before the candidate, the policy accepts {most}"
     for key in rule.same:
         if held.get(key) is None or held.get(key) != wanted.get(key):  # what nobody knows is not the same
             yield f"its {key} is {_short(held.get(key))} and the candidate's {_short(wanted.get(key))}"
+
+
+def _durations(*seconds: float) -> list[str]:
+    """Durations in units that people use, with as many digits as tell them apart."""
+    tried = ([_duration(each, digits) for each in seconds] for digits in range(3, 12))
+    return next((texts for texts in tried if len(set(texts)) == len(seconds)), [f"{each} s" for each in seconds])
+
+
+def _duration(seconds: float, digits: int) -> str:
+    size, unit = next(((s, unit) for s, unit in _UNITS if seconds >= s), _UNITS[-1])
+    value = seconds / size
+    amount = f"{value:.{digits}g}" if value < 1000 else f"{value:,.0f}"
+    return f"{amount} {unit}" + "s" * (amount != "1")
 
 
 def _alike(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> Iterator[ArmRecord]:

@@ -107,6 +107,7 @@ class EvalsvcLM(TemplateLM):
         limits = {"kv_tokens": kv_tokens, "max_batch": max_batch, "max_length": max_length}
         if max_batch is None:
             limits["max_batch"] = max_batch_size
+        self.max_gen_toks = _positive("max_gen_toks", max_gen_toks)
         given: dict[str, Any] = {name: _positive(name, value) for name, value in limits.items() if value is not None}
         self.engine = Engine.load(str(pretrained), plan=plan, device=device or "auto", integrity=integrity, **given)
         self.tokenizer: Any = self.engine.text.tokenizer
@@ -116,7 +117,6 @@ class EvalsvcLM(TemplateLM):
         self.custom_prefix_token_id = prefix_token_id
         self.think_end_token = think_end_token
         self.template_options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        self.max_gen_toks = _positive("max_gen_toks", max_gen_toks)
         own_length = resolve_max_length(self.engine.arm().prefill.weights.model.config, self.tokenizer)
         self.max_length = max_length or own_length
         self._context_ids = lru_cache(maxsize=1024)(self.tok_encode)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from evalsvc.errors import EvidenceError
-from evalsvc.series import OWN, POOLED, Measure, figures_of
+from evalsvc.errors import ConfigError, EvidenceError
+from evalsvc.series import OWN, POOLED, Measure, figures_of, unscored
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
@@ -66,7 +66,8 @@ def histories(
         By suite, and of all suites pooled under the empty name, unless the metric has units of its own.
 
     Raises:
-        EvidenceError: No finished run has this arm, or none of its samples has the metric.
+        EvidenceError: No finished run has this arm.
+        ConfigError: The measure names a metric that no run of it has.
     """
     arms = arms_of(store, baseline, name)
     times = queries.begun(store)
@@ -79,6 +80,10 @@ def histories(
         for suite, points in found.items():
             fault = {"fault": "not asked in this run"}
             points.append(Point(**about, **figures.get(suite, figures[POOLED] if set(figures) == {POOLED} else fault)))
+    if set(found) == {POOLED} and any(point.fault == unscored(measure.metric) for point in found[POOLED]):
+        known = queries.metrics_of(store, arms[-1])
+        there = f"metrics are {', '.join(known)}" if known else "it has no scores"
+        raise ConfigError(f"{unscored(measure.metric)} in any run of {name} and in {baseline.address}; {there}")
     return {suite: with_change_points(points, alpha=alpha) for suite, points in sorted(found.items())}
 
 

@@ -34,19 +34,34 @@ class Rule(BaseModel):
         return self
 
 
+Setting = Literal[
+    "tokenizer",
+    "engine",
+    "device",
+    "kernels",
+    "threads",
+    "max_length",
+    "integrity",
+    "calibration",
+    "torch",
+    "driver",
+    "suites",
+    "template",
+]
+
+
 class Standing(Rule):
     """When a baseline of another run no longer stands for what is deployed, and what is done then.
 
     Attributes:
         max_age_days: Days that its run may have begun before the candidate's.
-        same: Settings that both arms must share, by their names in `evalsvc show ARM --json` (`details`), such as
-            `engine`, `device` or `torch`.
+        same: Settings that both arms must share, by their names in `evalsvc show ARM --json` (`details`).
         fresh: What stands in for a stale baseline: the same plan on the same checkpoints in the candidate's own run
             (`if_stale`; `always` asks for it however fresh the baseline is), or nothing (`never`).
     """
 
     max_age_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    same: list[Name] = Field(default_factory=list)
+    same: list[Setting] = Field(default_factory=list)
     fresh: Literal["if_stale", "always", "never"] = "if_stale"
 
 

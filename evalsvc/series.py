@@ -88,7 +88,12 @@ def _computed(store: Store, baseline: ArmRecord, arm: ArmRecord, measure: Measur
         return {name: _figures(members, OWN_READING) for name, members in {POOLED: together, **counted}.items()}
     about = {suite: [p for p in members if _holds(p, measure.metric)] for suite, members in counted.items()}
     found = {suite: _figures(members, _reading(members, measure)) for suite, members in about.items() if members}
-    return found or {POOLED: {"fault": f"no item has a score of {measure.metric}"}}
+    return found or {POOLED: {"fault": unscored(measure.metric)}}
+
+
+def unscored(metric: str) -> str:
+    """The fault of a run that can be compared, none of whose items has the metric."""
+    return f"no item has a score of {metric}"
 
 
 def _figures(pairs: Sequence[Pair], reading: Reading) -> dict[str, Any]:

@@ -9,38 +9,16 @@ index keys:   in the format's type where it is plain; of both fp8 formats e4m3 c
 import torch
 from torch import Tensor
 
-from evalsvc.errors import CapabilityError, EngineError
+from evalsvc.errors import EngineError
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.kv_write import kv_encode, kv_write
 from evalsvc.kernels.latent_attention import read_rows
 
 from ..precision import LATENT_TILE, KVFormat
-from ..sizes import LatentShape
+from ..sizes import LatentShape, check_latent_format
 from .guard import GuardedPages
 from .pages import PAGE
 from .pool import DTYPES, Scales, fill_nan
-
-SERVED_LATENT_FORMATS = (
-    "fp32",
-    "bf16",
-    "fp8:latent128",
-    "fp8:tensor:calibrated",
-    "fp8:tensor:given",
-    "fp8:tensor:uncalibrated",
-)
-
-
-def check_latent_format(fmt: KVFormat, rank: int) -> None:
-    """Refuses what latents are not held in.
-
-    Raises:
-        CapabilityError: A format of keys and values of heads, or tiles that do not divide the latent.
-    """
-    if str(fmt) not in SERVED_LATENT_FORMATS:
-        served = ", ".join(SERVED_LATENT_FORMATS)
-        raise CapabilityError(f"kv={fmt} is not for latent attention, which keeps no keys of heads; use {served}")
-    if fmt.per == "latent128" and rank % LATENT_TILE:
-        raise CapabilityError(f"kv={fmt}: tiles of {LATENT_TILE} do not divide a latent of {rank} (kv_lora_rank)")
 
 
 class LatentPool(GuardedPages):

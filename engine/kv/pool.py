@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evalsvc.errors import CapabilityError, EngineError
+from evalsvc.errors import EngineError
 from evalsvc.kernels.dispatch import form
 from evalsvc.kernels.fp8 import dequantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
 from evalsvc.kernels.kv_write import kv_encode, kv_write, write_tokens
 
 from ..precision import KVFormat
+from ..sizes import check_heads_format
 from .guard import GuardedPages
 from .pages import PAGE, PoolFull, Sequence
 
@@ -35,16 +36,6 @@ class Scales:
     def sha256(self) -> str:
         """Hash of the fp32 values."""
         return hashlib.sha256(json.dumps([self.k.tolist(), self.v.tolist()]).encode()).hexdigest()
-
-
-def check_heads_format(fmt: KVFormat) -> None:
-    """Refuses what keys and values of heads are not held in.
-
-    Raises:
-        CapabilityError: A format of latents.
-    """
-    if fmt.per == "latent128":
-        raise CapabilityError(f"kv={fmt} is for latent attention; this model keeps keys and values of heads")
 
 
 def fill_nan(tensor: Tensor) -> None:

@@ -82,6 +82,12 @@ LATENT = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa")
 SPARSE_LATENT = ("deepseek_v32", "glm_moe_dsa")
 KNOWN = tuple(sorted({*DENSE, *MIXTURES, *LATENT}))
 _NESTED = "text_config"
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+_LAYERS = {
+    "layer_types": ("full_attention", "sliding_attention", "indexed_attention"),
+    "mlp_layer_types": ("dense", "sparse"),
+    "indexer_types": ("full", "shared"),
+}
 _ABOVE_0 = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _COUNTS = (
     *("num_key_value_heads", "head_dim", "moe_intermediate_size", "shared_expert_intermediate_size"),
@@ -185,9 +191,13 @@ def model_of(config: Mapping[str, Any], name: str) -> Model:
     if isinstance(config.get(_NESTED), Mapping):
         config = config[_NESTED]
     kind = config.get("model_type")
+    if kind is None:
+        raise ConfigError(f"{name}: has no model_type; give a model's config.json, as it lies beside its weights")
     if kind not in KNOWN:
         raise CapabilityError(f"{name}: the tensors of model type {kind!r} are not known; known: {', '.join(KNOWN)}")
     _refuse_odd_counts(config, name)
+    _refuse_contradictions(config, name)
+    _refuse_odd_layers(config, name)
     try:
         shape = Shape.of(config)
         if kind in LATENT:
@@ -210,9 +220,36 @@ def _refuse_odd_counts(config: Mapping[str, Any], name: str) -> None:
             raise ConfigError(f"{name}: {key!r} is {value!r}; it must be a whole number of at least {least}")
 
 
+def _refuse_contradictions(config: Mapping[str, Any], name: str) -> None:
+    """Raises ConfigError for counts that no model can have together."""
+    kind, heads = config["model_type"], config.get("num_attention_heads")
+    groups = config.get("num_key_value_heads")
+    if kind not in LATENT and groups and heads and heads % groups:
+        raise ConfigError(f"{name}: 'num_key_value_heads' ({groups}) does not divide 'num_attention_heads' ({heads})")
+    if heads and not config.get("head_dim") and (config.get("hidden_size") or heads) < heads:
+        raise ConfigError(f"{name}: hidden_size ({config['hidden_size']}) is less than num_attention_heads ({heads})")
+    if kind not in DENSE:
+        routed, taken = _experts(config), config.get("num_experts_per_tok")
+        if not routed:
+            raise ConfigError(f"{name}: names no number of experts ({', '.join(_EXPERTS)}), which {kind} needs")
+        if not taken or taken > routed:
+            raise ConfigError(f"{name}: 'num_experts_per_tok' is {taken!r}; it must be from 1 to the {routed} experts")
+
+
+def _refuse_odd_layers(config: Mapping[str, Any], name: str) -> None:
+    """Raises CapabilityError for a kind of layer that is not known, ConfigError for a list that ends early."""
+    for key, known in _LAYERS.items():
+        kinds, layers = config.get(key), config.get("num_hidden_layers") or 0
+        if isinstance(kinds, list):
+            odd = next((held for held in kinds if held not in known), None)
+            if odd is not None:
+                raise CapabilityError(f"{name}: {key!r} names {odd!r}; known: {', '.join(known)}")
+            if len(kinds) < layers:
+                raise ConfigError(f"{name}: {key!r} names {len(kinds)} of {layers} layers")
+
+
 def _experts(config: Mapping[str, Any]) -> int:
-    names = ("n_routed_experts", "num_local_experts", "num_experts")
-    return next((config[name] for name in names if config.get(name)), 0)
+    return next((config[name] for name in _EXPERTS if config.get(name)), 0)
 
 
 def _usual(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from evalsvc.capacity.model import LayerKV, Model
 from evalsvc.capacity.parts import Part
 from evalsvc.engine.precision import KVFormat, StagePlan, WeightFormat
-from evalsvc.engine.sizes import heads_bytes, index_bytes, latent_bytes
+from evalsvc.engine.sizes import check_heads_format, check_latent_format, heads_bytes, index_bytes, latent_bytes
 from evalsvc.errors import ConfigError
 
 BF16, FP32 = WeightFormat("bf16"), WeightFormat("fp32")
@@ -93,8 +93,12 @@ def place(model: Model, plan: StagePlan, devices: Devices) -> Placed:
     """One stage's bytes.
 
     Raises:
-        ConfigError: A weights format that does not fit a matrix, or a KV format that latent attention does not have.
+        ConfigError: A weights format that does not fit a matrix, or devices that ask for experts which are not there.
+        CapabilityError: A KV format that the model's attention does not have.
     """
+    for asked, option in ((devices.packs == "experts", "--packs experts"), (devices.experts, "--experts whole")):
+        if asked and not model.experts:
+            raise ConfigError(f"{option}: {model.name} ({model.kind}) has no routed experts; leave it out")
     weights: Counter[str] = Counter()
     for part in model.parts:
         weights[part.name] += part_bytes(part, plan.weights, devices)
@@ -146,12 +150,16 @@ def _cut(part: Part, devices: Devices) -> tuple[int, int, int]:
 
 
 def layer_bytes(layer: LayerKV, fmt: KVFormat, devices: Devices) -> int:
-    """Bytes of one token in one layer on one device that holds it."""
+    """Bytes of one token in one layer on one device that holds it.
+
+    Raises:
+        CapabilityError: A format that the engine does not hold such keys and values in.
+    """
     if layer.rank:
+        check_latent_format(fmt, layer.rank)
         index = index_bytes(layer.index, fmt) if layer.index else 0
         return latent_bytes(layer.rank, layer.rope, fmt) + index
-    if fmt.per == "latent128":
-        raise ConfigError(f"kv={fmt} is for latent attention; this model keeps keys and values of heads")
+    check_heads_format(fmt)
     heads = layer.kv_heads if devices.data_attention else -(-layer.kv_heads // devices.count)
     return heads_bytes(heads, layer.head_dim, fmt)
 

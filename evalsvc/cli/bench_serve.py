@@ -1,6 +1,6 @@
 """`evalsvc bench-serve`: speed, throughput, capacity and cost of plans, measured on this machine."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,6 +37,10 @@ def bench_serve(
         float | None, typer.Option("--price-per-hour", help="Price of the device an hour; without it no cost.")
     ] = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="With --model: torch threads (1).")] = None,
+    integrity: Annotated[
+        Literal["tags", "off", "content", "content:first"] | None,
+        typer.Option("--integrity", help="With --model: what is checked of KV pages (tags)."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the prompts' random token ids.")] = 0,
     db: Db = DEFAULT_DB,
     json: Json = False,
@@ -54,9 +58,7 @@ def bench_serve(
     from evalsvc.serving.ask import ask
     from evalsvc.serving.bench import run_bench
     from evalsvc.serving.grid import Grid, numbers
-    from evalsvc.store.failures import store_errors
-    from evalsvc.store.lock import run_lock
-    from evalsvc.store.session import Location, open_store
+    from evalsvc.store.lock import locked_store
 
     grid = Grid(
         prompt_tokens=numbers(prompt_tokens, "--prompt-tokens"),
@@ -67,13 +69,11 @@ def bench_serve(
         seed=seed,
         most=most,
     )
-    bench = ask(file, model, plan or [], arm or [], grid, memory_gib=memory, price=price, threads=threads)
-    location = Location.parse(db)
-    if location.path is not None:
-        with store_errors(f"{location.name}: its folder"):
-            location.path.parent.mkdir(parents=True, exist_ok=True)
+    bench = ask(
+        file, model, plan or [], arm or [], grid, memory_gib=memory, price=price, threads=threads, integrity=integrity
+    )
     try:
-        with run_lock(db), open_store(db, create=True) as store:
+        with locked_store(db, create=True) as store:
             found = run_bench(bench, store, note)
     except KeyboardInterrupt:
         note("what was measured is stored; the same command goes on from there")

@@ -93,10 +93,9 @@ def vacuum(db: Db = DEFAULT_DB) -> None:
     from evalsvc.cli.common import stdout_console
     from evalsvc.store.care import stats as stats_of
     from evalsvc.store.care import vacuum as vacuum_store
-    from evalsvc.store.lock import run_lock
-    from evalsvc.store.session import open_store
+    from evalsvc.store.lock import locked_store
 
-    with run_lock(db), open_store(db) as store:
+    with locked_store(db) as store:
         before = stats_of(store).size
         vacuum_store(store)
         after = stats_of(store).size
@@ -120,13 +119,13 @@ def prune(
       evalsvc db prune --keep 90 --db results/evalsvc.sqlite
     """
     from evalsvc.cli.common import one_line, print_json, stdout_console
-    from evalsvc.store.lock import run_lock
+    from evalsvc.store.lock import locked_store
     from evalsvc.store.prune import plan_pruning
     from evalsvc.store.prune import prune as prune_store
     from evalsvc.store.session import open_store
 
     if yes:
-        with run_lock(db), open_store(db) as store:
+        with locked_store(db) as store:
             found = prune_store(store, keep)
     else:
         with open_store(db, read_only=True) as store:

@@ -28,15 +28,27 @@ def doctor(db: Db = DEFAULT_DB, json: Json = False) -> None:
         table.add_column(no_wrap=True, style="bold")
         table.add_column(overflow="fold")
         for name, value in found.items():
-            table.add_row(name.replace("_", " "), one_line(_words(value)))
+            table.add_row(_label(name), one_line(_words(value, name)))
         stdout_console().print(table)
     if found["problems"]:
         raise typer.Exit(EXIT_ERROR)
 
 
-def _words(value: object) -> str:
+def _label(name: str) -> str:
+    return name.removesuffix("_mib").replace("_", " ").replace("bytes", "size")
+
+
+def _words(value: object, name: str = "") -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {_words(held)}" for name, held in value.items())
+        return ", ".join(f"{_label(name)} {_words(held, name)}" for name, held in value.items())
     if isinstance(value, list):
         return "; ".join(map(str, value)) or "none"
+    if isinstance(value, int) and (name == "bytes" or name.endswith("_mib")):
+        return _size(value if name == "bytes" else value * 2**20)
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _size(count: int) -> str:
+    """Bytes as people write them."""
+    power = min(4, max(0, count.bit_length() - 1) // 10)
+    return f"{count / 2 ** (10 * power):.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

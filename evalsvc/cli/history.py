@@ -55,9 +55,9 @@ def history(
             keep_series(store, base, arms)
     chosen = found if suite is None else {suite: found[suite]}
     if json:
-        document = {"arm": arm, "baseline": base.address, "metric": metric}
+        document = {"arm": arm, "baseline": base.address, "metric": metric, "better": measure.better}
         first = next(iter(chosen.values()))
         suites = {name: series_document(points) for name, points in chosen.items() if name != POOLED}
         print_json({"schema": "evalsvc.history/1", **document, "points": series_document(first), "suites": suites})
     else:
-        stdout_console().print(render_histories(chosen, base, metric))
+        stdout_console().print(render_histories(chosen, base, measure))

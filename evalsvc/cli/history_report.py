@@ -13,7 +13,7 @@ from rich.text import Text
 from evalsvc.cli.common import one_line
 from evalsvc.history import Point
 from evalsvc.row import format_p, format_points, plain_json
-from evalsvc.series import POOLED
+from evalsvc.series import POOLED, Measure
 from evalsvc.store.records import ArmRecord
 
 
@@ -36,7 +36,7 @@ def series_document(points: Sequence[Point]) -> list[dict[str, Any]]:
     return documents
 
 
-def render_histories(found: Mapping[str, Sequence[Point]], baseline: ArmRecord, metric: str | None) -> RenderableType:
+def render_histories(found: Mapping[str, Sequence[Point]], baseline: ArmRecord, measure: Measure) -> RenderableType:
     """The pooled series run by run, then each suite's change points; where nothing is pooled, each suite run by run."""
     pooled = POOLED in found
     parts: list[RenderableType] = []
@@ -45,14 +45,27 @@ def render_histories(found: Mapping[str, Sequence[Point]], baseline: ArmRecord, 
             continue
         if suite != POOLED:
             parts.append(Text(one_line(suite), "bold"))
-        parts.append(_table(points))
-    of = f" of {one_line(metric)}" if metric else ""
-    units = {point.in_units for points in found.values() for point in points if point.drop is not None}
-    unit = "in the metric's own units" if units == {True} else "in points"
-    parts.append(Text(f"drop{of} from {one_line(baseline.address)} {unit}, positive is worse; an alert, no verdict"))
+        parts.append(_table(points, _change_in(measure)))
+    parts.append(Text(_caption(found, one_line(baseline.address), measure)))
     if pooled:
         parts += [Text(one_line(line)) for suite in found if suite != POOLED for line in _lines(suite, found[suite])]
     return Group(*parts)
+
+
+def _change_in(measure: Measure) -> str:
+    """What a positive figure is."""
+    return "drop" if measure.better == "higher" else "rise"
+
+
+def _caption(found: Mapping[str, Sequence[Point]], baseline: str, measure: Measure) -> str:
+    """What the figures are, in which units, and which way is worse."""
+    metric, units = one_line(measure.metric), {point.in_units for s in found.values() for point in s if not point.fault}
+    of = f" of {metric}" if metric else ""
+    own = f"units of {metric} itself"
+    unit = {frozenset({True}): own, frozenset({True, False}): f"points, or {own} where not all are from 0 to 1"}
+    worse = "positive is worse" if measure.better == "higher" else "less is better, so positive is worse"
+    change = f"{_change_in(measure)}{of} against {baseline}"
+    return f"{change}, in {unit.get(frozenset(units), 'points')}: {worse}; an alert, no verdict"
 
 
 def _lines(suite: str, points: Sequence[Point]) -> Iterator[str]:
@@ -80,11 +93,11 @@ def _amount(point: Point, value: float) -> str:
     return f"{value:.4g}" if point.in_units else format_points(value)
 
 
-def _table(points: Sequence[Point]) -> Table:
+def _table(points: Sequence[Point], change: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("run", no_wrap=True)
     table.add_column("began", no_wrap=True)
-    for name in ("b", "c", "n", "drop", "95 %"):
+    for name in ("b", "c", "n", change, "95 %"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("since the run before", overflow="fold")
     for point in points:

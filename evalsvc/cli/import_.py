@@ -64,10 +64,8 @@ def import_(
     from evalsvc.errors import ConfigError
     from evalsvc.recorded.declared import GENERATION, LOGLIKELIHOOD, UNKNOWN
     from evalsvc.recorded.load import Sources, load
-    from evalsvc.store.failures import store_errors
-    from evalsvc.store.lock import run_lock
+    from evalsvc.store.lock import locked_store
     from evalsvc.store.recording import record_run
-    from evalsvc.store.session import Location, open_store
 
     if scored_by not in (None, GENERATION, LOGLIKELIHOOD):
         raise ConfigError(f"--scored-by {scored_by}: is neither {GENERATION} nor {LOGLIKELIHOOD}")
@@ -92,11 +90,7 @@ def import_(
         allow_code=allow_code,
     )
     recorded = load(sources)
-    location = Location.parse(db)
-    if location.path is not None:
-        with store_errors(f"{location.name}: its folder"):
-            location.path.parent.mkdir(parents=True, exist_ok=True)
-    with run_lock(db), open_store(db, create=True) as store:
+    with locked_store(db, create=True) as store:
         found = record_run(
             store,
             experiment=name,

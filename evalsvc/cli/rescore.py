@@ -32,13 +32,10 @@ def rescore(
     from evalsvc.execution import prepare
     from evalsvc.rescoring import rescore as rescore_run
     from evalsvc.rescoring import run_to_rescore
-    from evalsvc.store.lock import run_lock
-    from evalsvc.store.session import open_store
+    from evalsvc.store.lock import locked_store
 
     prepared = prepare(Path(file), allow_code=allow_code)
-    with open_store(db, read_only=True):
-        pass  # before the lock makes a file beside a database that is none
-    with run_lock(db), open_store(db) as store:
+    with locked_store(db) as store:
         chosen = run_to_rescore(store, prepared.experiment.name, run)
         reports = rescore_run(store, prepared.asked, chosen, prepared.hash_under)
     if json:

@@ -47,9 +47,8 @@ def run(
     from evalsvc.execution import execute, prepare
     from evalsvc.gate import combine_exit_codes, provable_sentence
     from evalsvc.policy import Policy, load_policy
-    from evalsvc.store.failures import store_errors
-    from evalsvc.store.lock import run_lock
-    from evalsvc.store.session import Location, open_store
+    from evalsvc.store.lock import locked_store
+    from evalsvc.store.session import open_store
 
     if new and key is not None:
         raise ConfigError("--new and --key contradict each other: a key's run is gone on with")
@@ -62,14 +61,10 @@ def run(
         policy = load_policy(gate)
     else:
         policy = Policy(name="default") if named is None else load_policy(prepared.base_dir / named)
-    location = Location.parse(db)
-    if location.path is not None:
-        with store_errors(f"{location.name}: its folder"):
-            location.path.parent.mkdir(parents=True, exist_ok=True)
     with TerminalReporter() as report:
         report.note(provable_sentence(prepared.items_by_suite(), policy))
         try:
-            with run_lock(db, wait=wait), open_store(db, create=True) as store:
+            with locked_store(db, create=True, wait=wait) as store:
                 run_id = execute(prepared, store, report, new=new, key=key, reuse=reuse, policy=policy)
                 decisions = decide_run(store, run_id, policy)
                 keep_histories(store, run_id)

@@ -18,8 +18,7 @@ from evalsvc.jobs.spec import Job, JobsFile, load_jobs
 from evalsvc.jobs.waiting import Waiter, utc_clock
 from evalsvc.jobs.worker import Worker
 from evalsvc.store.executions import Execution, waiting_executions
-from evalsvc.store.failures import store_errors
-from evalsvc.store.session import Location, Store, open_store
+from evalsvc.store.session import Location, Store, open_store, refuse_unusable
 
 
 class Watched:
@@ -56,10 +55,7 @@ def _text(path: Path) -> bytes | None:
 
 def open_queue(db: str) -> Store:
     """The database, made where it is missing."""
-    location = Location.parse(db)
-    if location.path is not None:
-        with store_errors(f"{location.name}: its folder"):
-            location.path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_unusable(db, create=True)
     return open_store(db, create=True)
 
 

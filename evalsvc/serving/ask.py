@@ -24,6 +24,7 @@ def ask(
     memory_gib: float | None = None,
     price: float | None = None,
     threads: int | None = None,
+    integrity: str | None = None,
 ) -> Bench:
     """An experiment's arms, or a model under plans.
 
@@ -50,9 +51,10 @@ def ask(
             memory_bytes=memory,
             price_per_hour=price,
             threads=threads or 1,
+            integrity=integrity or "tags",
         )
-    if plans or threads is not None:
-        raise ConfigError("--plan and --threads belong to --model; an experiment FILE has its own")
+    if plans or threads is not None or integrity is not None:
+        raise ConfigError("--plan, --threads and --integrity belong to --model; an experiment FILE has its own")
     path = Path(str(file))
     experiment = load_experiment(path)
     for name in arms:

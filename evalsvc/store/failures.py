@@ -62,6 +62,8 @@ def _sentence(error: BaseException | None) -> str:
     lowered = text.lower()
     if getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHMSIZE":  # the file beside it, by which WAL is shared
         return _FULL
+    if isinstance(error, PermissionError):
+        return "may not be written by you; make it writable, or name another database"
     for needle, sentence in _SENTENCES:
         if needle in lowered:
             return sentence

@@ -9,9 +9,27 @@ from sqlalchemy import text
 
 from evalsvc.errors import StoreError
 from evalsvc.store.failures import store_errors
-from evalsvc.store.session import BUSY_TIMEOUT_S, Location, server_engine
+from evalsvc.store.session import BUSY_TIMEOUT_S, Location, Store, open_store, refuse_unusable, server_engine
 
 _RUN = 0x6576616D  # of PostgreSQL's advisory locks, ours while a run writes
+
+
+@contextmanager
+def locked_store(path_or_url: str | os.PathLike[str], *, create: bool = False, wait: bool = False) -> Iterator[Store]:
+    """A database open for writing under its lock; beside what cannot be one no lock is left.
+
+    Args:
+        path_or_url: As for `open_store`.
+        create: Makes the database, and its folder, where they are missing.
+        wait: As for `run_lock`.
+
+    Raises:
+        ConfigError: The path or URL cannot be used as written.
+        StoreError: As `open_store` and `run_lock`.
+    """
+    refuse_unusable(path_or_url, create=create)
+    with run_lock(path_or_url, wait=wait), open_store(path_or_url, create=create) as store:
+        yield store
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from sqlalchemy import Row, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.modes import ANY, PREFIX, Span, beside_baseline, filled, spans, without
+from evalsvc.modes import ANY, FREE, METRICS, PREFIX, Span, beside_baseline, filled, spans, without
 from evalsvc.store.measurements import measurements
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
@@ -91,6 +91,14 @@ def suites_of(store: Store, arm: ArmRecord) -> list[str]:
     query = select(ItemRow.suite).join(Sample, Sample.item_pk == ItemRow.id).where(Sample.arm_id == arm.id)
     with store.session() as session:
         return sorted(session.scalars(query.distinct()))
+
+
+def metrics_of(store: Store, arm: ArmRecord) -> list[str]:
+    """Names of the scores that an arm's samples have; of failure modes also what is read as `free_of.MODE`."""
+    query = select(ScoreRow.metric).join(Sample, ScoreRow.sample_id == Sample.id).where(Sample.arm_id == arm.id)
+    with store.session() as session:
+        found = set(session.scalars(query.distinct()))
+    return sorted(found | ({FREE + name.removeprefix(PREFIX) for name in METRICS} if ANY in found else set()))
 
 
 def resolve_arm(store: Store, address: str) -> ArmRecord:

@@ -166,6 +166,33 @@ def open_store(
     return store
 
 
+def refuse_unusable(path_or_url: str | os.PathLike[str], *, create: bool = False) -> None:
+    """Refuses what can be no database of ours before anything is made beside it. A server is not asked.
+
+    Args:
+        path_or_url: As for `open_store`.
+        create: Whether it may be missing or empty; its folder is made then.
+
+    Raises:
+        ConfigError: The path or URL cannot be used as written.
+        StoreError: Missing, not a database, not ours, of a newer schema, or it cannot be written.
+    """
+    location = Location.parse(path_or_url)
+    if location.path is None:
+        return
+    if create:
+        with store_errors(f"{location.name}: its folder"):
+            location.path.parent.mkdir(parents=True, exist_ok=True)
+    with store_errors(location.name):
+        if _check_file(location.path, location.name, create=create):
+            return
+        _refuse_read_only(location.path, location.name)
+        engine = _file_engine(location.path, read_only=True, timeout_s=BUSY_TIMEOUT_S)
+        with Store(location.name, engine, read_only=True, address=os.fspath(path_or_url)) as store:
+            if not (create and _holds_nothing(store)):
+                check_revision(location.name, store_revision(store), BEFORE_REVISIONS)
+
+
 def store_revision(store: Store) -> str | None:
     """The revision that a database holds; None when it is empty or of something else."""
     with store.session() as session:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from evalsvc.engine.arm import ArmSpec
-from evalsvc.engine.checkpoint.open import open_checkpoint
 from evalsvc.engine.devices import described
 from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
@@ -45,7 +44,7 @@ class EmbeddedTarget:
         torch.set_num_threads(threads)
         self.threads = threads
         options = {"kv_tokens": kv_tokens, "max_batch": batch, "cache": cache, "integrity": integrity}
-        self.engine = Engine(open_checkpoint(model), arms, **options)
+        self.engine = Engine.load(model, plans=arms, **options)
 
     def facts(self, arm: str) -> ArmFacts:
         """What is known before item 1. Runs a calibration when its scales are not in the cache.

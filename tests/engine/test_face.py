@@ -131,12 +131,17 @@ def test_logits_that_cannot_be_computed_are_refused_by_name(engine, ids_, option
         ({"plan": "w=bf16", "kv_tokens": 0}, ConfigError, "kv_tokens is 0"),
         ({"plan": "w=bf16", "max_batch": 0}, ConfigError, "max_batch is 0"),
         ({"plan": "w=bf16", "chunk": 1.5}, ConfigError, "chunk is 1.5"),
+        ({"plan": "w=bf16", "max_length": 0}, ConfigError, "max_length is 0"),
+        ({"plan": "w=bf16", "max_length": "8"}, ConfigError, "max_length is '8'"),
+        ({"plan": "w=bf16", "integrity": "some"}, ConfigError, "'some'"),
+        ({"plan": "w=bf16", "kv_token": 64}, TypeError, "kv_token"),
         ({"plan": "w=bf16,kv=fp8:tensor:calibrated"}, ConfigError, "calibration"),
     ],
 )
-def test_an_engine_that_cannot_be_is_refused_by_name(tiny, options, error, words):
+@pytest.mark.parametrize("model", ["llama", None])
+def test_an_engine_that_cannot_be_is_refused_by_name_before_its_model_is_looked_for(tiny, model, options, error, words):
     with pytest.raises(error, match=words):
-        Engine.load(tiny("llama"), **options)
+        Engine.load(tiny(model) if model else "no/such/model", **options)
 
 
 def test_a_group_that_does_not_divide_is_refused_with_the_groups_that_do(tiny):

@@ -119,7 +119,10 @@ def test_defaults_are_expanded(text, canonical):
         ("w=nvfp4:w8a8", "unknown option 'w8a8'; accepted: w4a4, w4a16, token, lm_head"),
         ("w=nvfp4:w4a16:token", "'token' does not go with the rest"),
         ("w=nvfp4:g16", "unknown option 'g16'"),
-        ("w=mxfp4", "unknown weights format 'mxfp4'; use fp32, .* nvfp4 or nvfp4:w4a16"),
+        (
+            "w=mxfp4",
+            "unknown weights format 'mxfp4'; use fp32, .*fp8 has w8a8, .* block128, .*nvfp4 has w4a4",
+        ),
         ("w=int4:", "''"),
     ],
 )

@@ -6,7 +6,7 @@ import re
 import shutil
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -14,6 +14,7 @@ from evalsvc import execution
 from evalsvc.cli.deciding import decide_stored, stored_aa
 from evalsvc.errors import EngineError
 from evalsvc.execution import prepare
+from evalsvc.limits import Setting
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
 from evalsvc.store.session import open_store
@@ -150,6 +151,7 @@ def test_what_a_history_names_when_it_changes_is_noted_of_every_arm(six_arms):
     for arm in arms:
         details = arm.details
         assert details["torch"] == torch.__version__ and "driver" in details and "template" in details
+        assert set(get_args(Setting)) | {"note"} == details.keys(), "what a policy's `baseline: {same: ...}` may name"
         assert details["suites"].keys() == {"tasks", "tools", "formats"}
         assert all(len(held["items"]) == 64 and held["scoring"] for held in details["suites"].values())
 

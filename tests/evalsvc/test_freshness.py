@@ -78,7 +78,7 @@ def test_without_a_rule_any_baseline_is_taken(store):
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"max_age_days": 30.0}, "is stale: measured 40.0 days before the candidate, the policy accepts 30"),
+        ({"max_age_days": 30.0}, "is stale: measured 40 days before the candidate, the policy accepts 30 days"),
         ({"same": ["engine"]}, "is stale: its engine is e1 and the candidate's e2"),
         ({"fresh": "always"}, "has to be run again beside the candidate"),
     ],
@@ -93,10 +93,15 @@ def test_a_fresh_run_beside_the_candidate_stands_in_and_it_is_said(store, rule, 
 @pytest.mark.parametrize(
     ("candidate", "rule", "says"),
     [
-        ("3:fp8", {"max_age_days": 30.0}, "run 3 has no arm of its plan and checkpoints; run both in one experiment"),
-        ("3:fp8", {"fresh": "always"}, "run 3 has no arm of its plan"),
-        ("2:fp8", {"max_age_days": 30.0, "fresh": "never"}, "accepts 30; promote a newer one"),
-        ("3:fp8", {"same": ["enginee"]}, "its enginee is not known and the candidate's not known"),
+        (
+            "3:fp8",
+            {"max_age_days": 30.0},
+            "run 3, the candidate's, has no arm with the baseline's plan and checkpoints that could stand in; "
+            "run baseline and candidate in one experiment",
+        ),
+        ("3:fp8", {"fresh": "always"}, "run 3, the candidate's, has no arm with the baseline's plan"),
+        ("2:fp8", {"max_age_days": 30.0, "fresh": "never"}, "accepts 30 days; promote a newer one"),
+        ("3:fp8", {"same": ["driver"]}, "its driver is not known and the candidate's not known"),
     ],
 )
 def test_a_stale_baseline_that_nothing_stands_in_for_is_invalid(store, candidate, rule, says):
@@ -131,7 +136,7 @@ def test_answers_that_were_copied_are_as_old_as_they_are(store, baseline):
     copied(store, "2:base", 0)
     arms = [queries.resolve_arm(store, address) for address in (baseline, "2:fp8")]
     for rule, why in (
-        ({"max_age_days": 30.0}, "measured 40.0 days before"),
+        ({"max_age_days": 30.0}, "measured 40 days before"),
         ({"fresh": "always"}, "has to be run again"),
     ):
         found = decide_stored(store, *arms, Policy(name="p", baseline=Standing(**rule)))
@@ -155,3 +160,19 @@ def test_an_age_is_that_of_the_runs_not_of_today():
     rule = Standing(max_age_days=1.0)
     assert not list(stale(rule, {}, "2020-01-01T00:00:00+00:00", {}, "2020-01-02T00:00:00+00:00"))
     assert list(stale(rule, {}, "2020-01-01T00:00:00+00:00", {}, "2020-01-02T00:00:01+00:00"))
+
+
+@pytest.mark.parametrize(
+    ("age_s", "days", "says"),
+    [
+        (172_800, 1e-7, "measured 2 days before the candidate, the policy accepts 0.00864 seconds"),
+        (7_200, 1 / 24, "measured 2 hours before the candidate, the policy accepts 1 hour"),
+        (4_000 * 86_400, 30.0, "measured 4,000 days before the candidate, the policy accepts 30 days"),
+        (90 * 86_400, 30.0, "measured 90 days before the candidate, the policy accepts 30 days"),
+        (30 * 86_400 + 10, 30.0, "measured 30.0001 days before the candidate, the policy accepts 30 days"),
+    ],
+)
+def test_ages_are_in_units_of_people_and_never_look_equal(age_s, days, says):
+    then = datetime(2026, 6, 1, tzinfo=UTC)
+    times = (then.isoformat(), (then + timedelta(seconds=age_s)).isoformat())
+    assert list(stale(Standing(max_age_days=days), {}, times[0], {}, times[1])) == [says]

@@ -158,3 +158,10 @@ def test_what_a_decision_says_of_its_policy_can_be_read_again():
     for dump in (policy.model_dump(), policy.model_dump(mode="json", exclude_none=True)):
         again = Policy(**dump)
         assert again == policy and again.sha256 == policy.sha256
+
+
+@pytest.mark.parametrize("named", ["frob", "enginee", "note", "plan", "7"])
+def test_a_setting_that_nobody_stores_is_refused_with_those_there_are(tmp_path, named):
+    """It would be known of no arm, and every baseline stale."""
+    said = refusal(tmp_path, f"name: p\nbaseline:\n  same:\n    - engine\n    - {named}\n")
+    assert said.startswith(":5: 'baseline.same.1': input should be 'tokenizer', 'engine', 'device'") and named in said

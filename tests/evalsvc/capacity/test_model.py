@@ -54,7 +54,7 @@ MIXED = {
     "qwen3_moe": ("qwen3_moe", {**SMALL, **ROUTED, "num_experts": 4, "mlp_only_layers": [1]}),
     "glm4_moe": ("glm4_moe", {**SMALL, **ROUTED, "n_routed_experts": 4, "use_qk_norm": True, "attention_bias": True}),
     "gpt_oss": ("gpt_oss", {**SMALL, "num_local_experts": 4, "layer_types": ["sliding_attention", "full_attention"]}),
-    "minimax_m2": ("minimax_m2", {**SMALL, "num_local_experts": 4}),
+    "minimax_m2": ("minimax_m2", {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "deepseek_v3": ("deepseek_v3", LATENT),
     "deepseek_v3_direct": ("deepseek_v3", {**LATENT, "q_lora_rank": None}),
     "glm_moe_dsa": ("glm_moe_dsa", {**LATENT, "index_n_heads": 2, "index_head_dim": 8}),
@@ -124,7 +124,7 @@ def test_windows_are_read_by_layer():
     ("text", "error", "says"),
     [
         ('{"model_type": "mamba"}', CapabilityError, "model type 'mamba' are not known; known: arcee"),
-        ("{}", CapabilityError, "model type None"),
+        ("{}", ConfigError, "config.json: has no model_type; give a model's config.json"),
         ("[1]", ConfigError, "is no JSON object"),
         ("{", ConfigError, "is no JSON ("),
         (
@@ -180,3 +180,30 @@ def test_counts_that_a_configuration_leaves_empty_are_none():
     dense |= {"intermediate_size": 2, "vocab_size": 2}
     empty = {"num_key_value_heads": None, "head_dim": None, "sliding_window": None, "num_experts": 0}
     assert model_of({**dense, **empty}, "c").parts == model_of(dense, "c").parts
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "says"),
+    [
+        ("llama-3.1-8b", {"num_key_value_heads": 6}, ConfigError, "(6) does not divide 'num_attention_heads' (32)"),
+        ("llama-3.1-8b", {"hidden_size": 16, "head_dim": None}, ConfigError, "hidden_size (16) is less than"),
+        ("qwen3-30b-a3b", {"num_experts": 0}, ConfigError, "names no number of experts (n_routed_experts, "),
+        ("qwen3-30b-a3b", {"num_experts_per_tok": None}, ConfigError, "'num_experts_per_tok' is None"),
+        ("kimi-k2", {"num_experts_per_tok": 385}, ConfigError, "is 385; it must be from 1 to the 384 experts"),
+        ("gpt-oss-120b", {"layer_types": ["full_attention"]}, ConfigError, "'layer_types' names 1 of 36 layers"),
+        (
+            "gpt-oss-120b",
+            {"layer_types": ["linear"] * 36},
+            CapabilityError,
+            "names 'linear'; known: full_",
+        ),
+        ("glm-5", {"indexer_types": ["full"]}, ConfigError, "'indexer_types' names 1 of 78 layers"),
+        ("glm-5", {"mlp_layer_types": ["moe"] * 78}, CapabilityError, "'mlp_layer_types' names 'moe'; known: dense"),
+    ],
+)
+def test_what_no_model_can_be_is_refused_with_the_key(name, change, error, says):
+    config = json.loads((Path(model_of.__code__.co_filename).parent / "models" / f"{name}.json").read_text())
+    assert model_of(config, "c").parameters > 0
+    with pytest.raises(error) as caught:
+        model_of({**config, **change}, "c")
+    assert str(caught.value).startswith("c: ") and says in str(caught.value)

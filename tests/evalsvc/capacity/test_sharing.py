@@ -9,7 +9,8 @@ from evalsvc.capacity.parts import Part
 from evalsvc.capacity.published import held_against
 from evalsvc.capacity.sharing import Devices, layer_bytes, part_bytes, place
 from evalsvc.engine.precision import KVFormat, StagePlan, parse_plan
-from evalsvc.errors import ConfigError
+from evalsvc.engine.sizes import check_latent_format
+from evalsvc.errors import CapabilityError, ConfigError
 
 ONE, EIGHT = Devices(memory_bytes=141 * 10**9), Devices(count=8, memory_bytes=141 * 10**9)
 DATA = replace(EIGHT, data_attention=True)
@@ -78,8 +79,30 @@ def test_tiles_of_a_latent_have_their_scales_and_a_rope_key_in_bf16():
     tiles = KVFormat("fp8", "latent128")  # pyright: ignore[reportArgumentType]
     assert layer_bytes(LayerKV(rank=512, rope=64), tiles, EIGHT) == 656
     assert layer_bytes(LayerKV(rank=512, rope=64, index=128), tiles, EIGHT) == 656 + 132
-    with pytest.raises(ConfigError, match="latent attention"):
+    with pytest.raises(CapabilityError, match="latent attention"):
         layer_bytes(LayerKV(8, 128), tiles, ONE)
+
+
+@pytest.mark.parametrize(
+    "text", ["kv=fp8", "kv=int8", "kv=fp8:head:given", "kv=int8:tensor:given", "kv=fp8:head:calibrated"]
+)
+def test_formats_that_the_engine_refuses_of_latents_have_no_size(text):
+    with pytest.raises(CapabilityError) as caught:
+        placed("kimi-k2", text, EIGHT)
+    with pytest.raises(CapabilityError) as engines:
+        check_latent_format(stage(text).kv, 512)
+    assert str(caught.value) == str(engines.value) and "use fp32, bf16, fp8:latent128" in str(caught.value)
+
+
+def test_a_latent_that_tiles_do_not_divide_is_refused():
+    with pytest.raises(CapabilityError, match="do not divide a latent of 500"):
+        layer_bytes(LayerKV(rank=500, rope=64), stage("kv=fp8:latent128").kv, ONE)
+
+
+@pytest.mark.parametrize("asks", [{"packs": "experts"}, {"experts": True}])
+def test_experts_are_not_asked_of_a_model_without_them(asks):
+    with pytest.raises(ConfigError, match=r"^--(packs experts|experts whole): llama-3.1-8b \(llama\) has no routed"):
+        placed("llama-3.1-8b", "w=int4", replace(ONE, **asks))
 
 
 def test_weights_that_do_not_fit_leave_no_tokens():

@@ -40,6 +40,15 @@ def test_json_holds_figures_device_and_settings(bench):
     assert decode["kv_bytes_per_token"] == 288 and decode["requests"]["16"] == 3
 
 
+def test_integrity_is_part_of_what_is_measured(bench):
+    """Its cost is in the figures, so arms under another mode are other arms."""
+    rows = {
+        mode: json.loads(bench("--json", *mode)[1]) for mode in ((), ("--integrity", "tags"), ("--integrity", "off"))
+    }
+    prints = [{cell["fingerprint"] for cell in document["cells"]} for document in rows.values()]
+    assert prints[0] == prints[1] and not prints[0] & prints[2]
+
+
 def test_no_price_no_cost(bench):
     _, out, _ = bench()
     assert "no price was given (--price-per-hour)" in out
@@ -52,7 +61,9 @@ def test_no_price_no_cost(bench):
         (("x.yaml", "--model", "m"), "give either an experiment FILE, or --model"),
         (("--model", "m"), "--model needs a --plan or more"),
         (("--model", "m", "--plan", "w=fp7"), "unknown weights format"),
-        (("x.yaml", "--plan", "w=bf16"), "--plan and --threads belong to --model"),
+        (("x.yaml", "--plan", "w=bf16"), "--plan, --threads and --integrity belong to --model"),
+        (("x.yaml", "--integrity", "off"), "--plan, --threads and --integrity belong to --model"),
+        (("--model", "m", "--plan", "w=bf16", "--integrity", "all"), "'all' is not one of"),
         (("x.yaml", "--concurrency", "0"), "--concurrency '0'"),
         (("x.yaml", "--memory", "0"), "--memory 0: must be a number above 0"),
         (("x.yaml", "--price-per-hour", "-1"), "--price-per-hour -1"),

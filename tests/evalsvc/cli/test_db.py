@@ -1,7 +1,10 @@
 """`evalsvc db`: what is done to a database is said, and what cannot be done is one sentence."""
 
+import contextlib
 import json
+import sqlite3
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from evalsvc.store import writer
@@ -60,3 +63,51 @@ def test_pruning_says_first_and_does_it_when_told(evalsvc, evalsvc_json, db, add
     assert [run["run"] for run in document["runs"]] == [3] and document["rows"]["samples"] == 120
     assert evalsvc("db", "check", "--db", db)[0] == 0
     assert evalsvc("db", "prune", "--keep", 0, "--db", db)[0] == 2
+
+
+def _changed(path, statement):
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute(statement)
+
+
+def _newer(path):
+    open_store(path, create=True).close()
+    _changed(path, "UPDATE alembic_version SET version_num = '9999'")
+
+
+WRONG = {
+    "missing": (lambda path: None, "no such database"),
+    "folder": (lambda path: path.mkdir(), "is a folder; give the database file"),
+    "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
+    "text": (lambda path: path.write_text("no database at all " * 40), "is not a SQLite database"),
+    "newer": (_newer, "has schema 9999, made by a newer evalsvc"),
+    "foreign": (lambda path: _changed(path, "CREATE TABLE recipes (id INTEGER)"), "is a database of something else"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_beside_what_is_no_database_nothing_is_made_and_it_is_left_as_it_was(evalsvc, tmp_path, what):
+    make, says = WRONG[what]
+    path = tmp_path / "d" / "runs.sqlite"
+    path.parent.mkdir()
+    make(path)
+    before = {p.name: p.is_file() and p.read_bytes() for p in path.parent.iterdir() if p.suffix == ".sqlite"}
+    asked = [("vacuum",), ("prune", "--keep", 1, "--yes"), ("prune", "--keep", 1), ("upgrade",), ("check",), ("stats",)]
+    for arguments in asked:
+        code, out, err = evalsvc("db", *arguments, "--db", path)
+        assert (code, out) == (2, "") and says in err and str(path) in err and err.count("\n") == 1, arguments
+    left = {p.name for p in path.parent.iterdir() if not p.name.endswith(("-wal", "-shm"))}
+    assert left == set(before)
+    assert all(not held or (path.parent / name).read_bytes() == held for name, held in before.items())
+
+
+@pytest.mark.parametrize("what", ["folder", "text", "newer", "foreign"])
+def test_what_would_make_a_database_leaves_no_lock_beside_what_is_none(evalsvc, tmp_path, what):
+    make, says = WRONG[what]
+    path, table = tmp_path / "d" / "runs.sqlite", tmp_path / "t.csv"
+    path.parent.mkdir()
+    make(path)
+    table.write_text("item,base,other\ni1,1,0\ni2,0,1\n")
+    code, out, err = evalsvc("import", "t", "--baseline", "base", "--table", table, "--db", path)
+    assert (code, out) == (2, "") and says in err
+    assert not list(path.parent.glob("*.lock"))

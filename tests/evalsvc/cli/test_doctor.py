@@ -2,7 +2,10 @@
 
 import importlib.util
 
+import pytest
+
 from evalsvc import diagnosis
+from evalsvc.cli.doctor import _size
 from evalsvc.store.schema import REVISION
 
 
@@ -29,3 +32,19 @@ def test_a_database_that_is_none_is_a_problem(evalsvc, tmp_path):
     path.write_text("no database at all, only words")
     code, out, _ = evalsvc("doctor", "--db", path)
     assert code == 2 and "is not a SQLite database" in " ".join(out.split())
+
+
+def test_amounts_are_in_units_of_people(evalsvc, monkeypatch, db):
+    from pathlib import Path
+
+    monkeypatch.setattr(diagnosis, "_free", lambda db: 45_331)
+    size = Path(db).stat().st_size / 1024
+    said = " ".join(evalsvc("doctor", "--db", db)[1].split())
+    assert "disk free 44.27 GiB" in said and f"size {size:.4g} KiB" in said and "mib" not in said
+
+
+@pytest.mark.parametrize(
+    ("count", "says"), [(0, "0 bytes"), (1023, "1023 bytes"), (2**20, "1 MiB"), (3 * 2**29, "1.5 GiB")]
+)
+def test_sizes(count, says):
+    assert _size(count) == says

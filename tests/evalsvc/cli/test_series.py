@@ -156,14 +156,32 @@ def test_a_metric_beside_the_items_own_in_its_own_units(evalsvc, evalsvc_json, n
     (change,) = [point for point in seconds["points"] if point["change"]]
     assert change["change"]["after"] - change["change"]["before"] == pytest.approx(5, abs=0.1)
     assert change["drop"] == pytest.approx(5, abs=0.1) and "drop_points" not in change
-    assert "in the metric's own units" in evalsvc(*asked, "seconds", "--lower")[1]
+    said = " ".join(evalsvc(*asked, "seconds", "--lower")[1].split())
+    assert "rise of seconds against 1:base, in units of seconds itself: less is better, so positive is worse;" in said
+    assert (seconds["better"], seconds["metric"]) == ("lower", "seconds")
     _, brief = evalsvc_json(*asked, "brief")
     assert {point["drop_points"] for point in brief["points"]} == {0.0}
-    _, none = evalsvc_json(*asked[:4], *asked[6:], "nothing")
-    assert none["points"][0]["fault"] == "no item has a score of nothing"
+    assert "drop of brief against 1:base, in points: positive" in " ".join(evalsvc(*asked, "brief")[1].split())
     assert evalsvc(*asked[:-1], "--lower")[0] == 2
-    code, _, err = evalsvc(*asked, "nothing")
-    assert code == 2 and "no run of night can be shown by suite: no item has a score of nothing" in err
+
+
+@pytest.mark.parametrize("suite", [(), ("--suite", "tools"), ("--suite", "nowhere")])
+def test_a_metric_that_no_run_has_is_refused_with_those_there_are(evalsvc, nightly, suite):
+    code, out, err = evalsvc("history", "night", "--baseline", "1:base", "--metric", "nope", *suite, "--db", nightly)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "no item has a score of nope in any run of night and in 1:base; metrics are exact" in err
+
+
+def test_of_failure_modes_the_opposites_are_metrics_too(evalsvc, nightly):
+    with open_store(nightly) as store, store.transaction() as session:
+        session.connection().exec_driver_sql(
+            "INSERT INTO scores (sample_id, scoring_version, metric, filter, value)"
+            " SELECT id, '1', 'failure.any', 'none', 0.0 FROM samples"
+        )
+    asked = ["history", "night", "--baseline", "1:base", "--db", nightly, "--metric"]
+    assert evalsvc(*asked, "free_of.empty")[0] == 0
+    code, _, err = evalsvc(*asked, "free_of.emty")
+    assert code == 2 and "metrics are exact, failure.any, free_of.any, free_of.broken_text, free_of.empty" in err
 
 
 def test_a_metric_that_never_differs_has_no_bounds_in_its_own_units(evalsvc, evalsvc_json, nightly):
