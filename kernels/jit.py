@@ -87,7 +87,8 @@ class Kernel:
         names = self.function.__globals__
         read = {i.argval for i in dis.get_instructions(self.function) if i.opname == "LOAD_GLOBAL"}
         forms = {name: getattr(names[name], form) for name in read if isinstance(names.get(name), Kernel)}
-        return _copy(self.function, {**names, **forms, "INTERPRETED": constexpr(form == "interpreted")})
+        own = {"range": _range} if form == "interpreted" else {}
+        return _copy(self.function, {**names, **forms, **own, "INTERPRETED": constexpr(form == "interpreted")})
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         """Launches the kernel over a grid: `kernel[grid](arguments)`."""
@@ -121,6 +122,14 @@ def to_bf16(x):
         nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
         x = tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)
     return x.to(tl.bfloat16)
+
+
+def _range(*bounds: Any) -> range:
+    """`range` in the interpreter, which holds a kernel's scalars as arrays of one number.
+
+    Triton 3.6 makes an index of such an array in a way that numpy has refused since 2.4.
+    """
+    return range(*(bound.handle.data.item() if isinstance(bound, tl.core.tensor) else bound for bound in bounds))
 
 
 def _copy(function: Any, names: dict[str, Any]) -> types.FunctionType:

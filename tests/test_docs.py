@@ -142,21 +142,35 @@ def test_every_kind_of_constraint_and_every_failure_mode_stands_in_the_docs() ->
         assert mode.replace("_", " ") in " ".join(told.split())
 
 
-def test_the_pinned_versions_lie_in_the_ranges_that_the_package_asks() -> None:
+def pins(name: str) -> dict[str, str]:
+    """Package to version, as a file of constraints names them."""
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line and line[0] != "#"]
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in (line.split("==") for line in lines)}
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-gpu.txt"])
+def test_the_pinned_versions_lie_in_the_ranges_that_the_package_asks(name: str) -> None:
     import tomllib
 
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
-    pins = dict(
-        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
-    )
-    normal = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
+    normal = pins(name)
     for requirement in map(Requirement, asked):
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
-        if name != "evalsvc":
-            assert requirement.specifier.contains(normal[name]), requirement
+        package = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if package != "evalsvc":
+            assert requirement.specifier.contains(normal[package]), requirement
+
+
+def test_the_two_sets_of_pins_differ_only_where_the_docs_say_so() -> None:
+    usual, gpu = pins("constraints.txt"), pins("constraints-gpu.txt")
+    differing = {name for name, version in usual.items() if gpu.get(name) != version}
+    rows = re.findall(r"^\| ([a-z_]+) \| (\d[\w.]*) \| (\d[\w.]*) \|$", page("engine"), flags=re.MULTILINE)
+    told = {name.replace("_", "-"): (left, right) for name, left, right in rows}
+    assert told == {name: (usual[name], gpu[name]) for name in differing}
+    added = set(gpu) - set(usual) - {"httpcore", "httpx", "setuptools"}  # what the older hub and torch ask for
+    assert added and all(name.startswith(("cuda-", "nvidia-")) for name in added)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
