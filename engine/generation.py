@@ -9,9 +9,9 @@ from evalsvc.errors import EngineError
 
 from .arm import Arm
 from .jobs import Job, Ticket, deadline_problem, refuse, whole
+from .prompts import Lane, Prompt
 from .requests import GenerateRequest, GenerateResult, TextPiece, Timings, TokenLogprobs
 from .sampling import Choice, Sampling, choose, problem, top_logprobs
-from .scheduler import Lane, Prompt
 from .text import Text, foreign_id, hash_ids
 from .writing import Writer
 

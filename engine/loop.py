@@ -21,8 +21,9 @@ from .generation import GenerateJob, take_tokens
 from .jobs import Job
 from .kv.handoff import HandoffFault, handoff
 from .kv.pages import Pages, Sequence
+from .prompts import Lane, Piece, Prompt, Tail
 from .requests import FinishReason, Incident
-from .scheduler import Lane, Piece, Prompt, Scheduler, Tail
+from .scheduler import Scheduler
 from .scoring import Rows, ScoreJob, take_logprobs
 
 NON_FINITE = "the model gave NaN or infinite logits"

@@ -19,21 +19,13 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from .arm import Arm
-from .jobs import Job, Ticket, deadline_problem, refuse, whole
+from .comparing import Comparison
+from .jobs import Job, Ticket, refuse
+from .prompts import Lane, Prompt, Tail
 from .requests import Divergence, RollingRequest, ScoreRequest, ScoreResult, Timings, TokenLogprobs
 from .sampling import top_logprobs
-from .scheduler import Lane, Prompt, Tail
-from .text import Text, foreign_id, hash_ids
-
-Place = tuple[int, int]  # continuation, token in it
-
-
-@dataclass(frozen=True)
-class Span:
-    """A context and the continuation that is scored after it, in token ids."""
-
-    context: list[int]
-    tokens: list[int]
+from .spans import Place, Span, problem_of, spans_of
+from .text import Text, hash_ids
 
 
 @dataclass(eq=False)
@@ -148,59 +140,6 @@ class ScoreJob(Job):
         )
 
 
-class Comparison:
-    """Whole next-token distributions of several arms against one arm's; one at a token is kept until all have met it.
-
-    Attributes:
-        reference: Whose distributions the others' are compared with.
-        others: Who is compared.
-    """
-
-    def __init__(self, reference: ScoreJob, others: list[ScoreJob]):
-        self.reference, self.others = reference, others
-        self._references: dict[Place, Tensor] = {}
-        self._waiting: dict[Place, list[tuple[ScoreJob, Tensor]]] = defaultdict(list)
-        self._met: dict[Place, int] = defaultdict(int)
-        self._left = {id(job): sum(len(span.tokens) for span in job.spans) for job in others}
-        for job in (reference, *others):
-            job.comparison = self
-
-    @property
-    def held(self) -> int:
-        """Distributions that are kept now."""
-        return len(self._references) + sum(map(len, self._waiting.values()))
-
-    def waits_for(self, job: ScoreJob) -> bool:
-        """Whether a job still has tokens to be compared."""
-        return self._left.get(id(job), 0) > 0
-
-    def add(self, job: ScoreJob, place: Place, logprobs: Tensor) -> None:
-        """Takes one arm's distribution at one token. `logprobs` Shape: (vocabulary,)."""
-        if job is self.reference:
-            if self.others:
-                self._references[place] = logprobs.clone()  # not the whole forward's
-            for other, theirs in self._waiting.pop(place, []):
-                self._compare(other, place, theirs)
-                other.finish_if_complete()
-        elif place in self._references:
-            self._compare(job, place, logprobs)
-        else:
-            self._waiting[place].append((job, logprobs.clone()))
-
-    def _compare(self, job: ScoreJob, place: Place, logprobs: Tensor) -> None:
-        reference, theirs = self._references[place].double(), logprobs.double()
-        kl = float((reference.exp() * (reference - theirs)).sum().clamp_min(0))
-        job.diverged(place, Divergence(kl, int(reference.argmax()) == int(theirs.argmax())))
-        self._left[id(job)] -= 1
-        self._met[place] += 1
-        if self._met[place] == len(self.others):
-            del self._references[place]
-
-    def failed(self, job: Job) -> list[ScoreJob]:
-        """Jobs that cannot be compared any more because this one has no answer."""
-        return [other for other in self.others if not other.done] if job is self.reference else []
-
-
 def score_jobs(
     request: ScoreRequest | RollingRequest,
     arms: Sequence[Arm],
@@ -222,8 +161,8 @@ def score_jobs(
         window: Tokens of a rolling text's windows.
     """
     try:
-        spans = _spans(request, text, window)
-        error = _problem(request, spans, arms, max_length)
+        spans = spans_of(request, text, window)
+        error = problem_of(request, spans, arms, max_length)
     except EngineError as unreadable:
         spans, error = [], ("bad_request", str(unreadable))
     if error is not None:
@@ -243,78 +182,6 @@ def score_jobs(
     make = _prefill_prompt if request.through == "prefill" else _decode_prompt
     prompts = [make(group, list(c), which) for group in by_stage.values() for c, which in by_context.items()]
     return jobs, prompts
-
-
-def _spans(request: ScoreRequest | RollingRequest, text: Text, window: int) -> list[Span]:
-    if isinstance(request, RollingRequest):
-        _check_sequence("text", request.text)
-        ids = text.encode(request.text) if request.text else []
-        return rolling_windows(ids, text.prefix_id, window)
-    _check_sequence("context", request.context)
-    if isinstance(request.continuations, str) or not isinstance(request.continuations, Sequence):
-        raise EngineError(f"continuations is {request.continuations!r:.80}; it must be a list")
-    for continuation in request.continuations:
-        _check_sequence("a continuation", continuation)
-    contexts = request.contexts or [request.context] * len(request.continuations)
-    if len(contexts) != len(request.continuations):
-        raise EngineError(f"{len(contexts)} contexts for {len(request.continuations)} continuations")
-    pairs = [text.encode_pair(context, one) for context, one in zip(contexts, request.continuations, strict=True)]
-    return [Span(context, tokens) for context, tokens in pairs]
-
-
-def _check_sequence(what: str, value: object) -> None:
-    if not isinstance(value, Sequence):
-        raise EngineError(f"{what} is {value!r:.80}; it must be text or a list of token ids")
-
-
-def rolling_windows(ids: Sequence[int], prefix_id: int, max_length: int) -> list[Span]:
-    """Every token of a text once, each window as long as the model can hold.
-
-    The first window begins after `prefix_id`; a later one scores as many tokens and sees at least one before them, the
-    last one more, as many as fit (lm-eval's `get_rolling_token_windows` with `context_len=1`, made disjoint).
-
-    Args:
-        ids: Tokens of the text.
-        prefix_id: What the first token follows.
-        max_length: Most tokens that go into the model: a context and what is scored after it but for its last token.
-    """
-    spans: list[Span] = []
-    for start in range(0, len(ids), max_length):
-        stop = min(len(ids), start + max_length)
-        before = list(ids[stop - max_length - 1 : start]) if start else [prefix_id]
-        spans.append(Span(before, list(ids[start:stop])))
-    return spans
-
-
-def _problem(
-    request: ScoreRequest | RollingRequest, spans: list[Span], arms: Sequence[Arm], max_length: int
-) -> tuple[str, str] | None:
-    if request.through not in ("prefill", "decode"):
-        return "bad_request", f"through must be prefill or decode, not {request.through!r}"
-    if isinstance(request, RollingRequest) and not spans:
-        return "bad_request", "the text is empty"
-    if not spans or not all(span.tokens for span in spans):
-        return "bad_request", "a continuation has no token of its own"
-    if not all(span.context for span in spans):
-        return "bad_request", "the context is empty"
-    foreign = foreign_id([i for span in spans for i in (*span.context, *span.tokens)], arms[0].vocabulary)
-    if foreign is not None:
-        return "bad_request", foreign
-    if isinstance(request, ScoreRequest):
-        names = [arm.name for arm in arms]
-        if request.compare_with is not None and request.compare_with not in names:
-            return "bad_request", f"compare_with {request.compare_with!r} is not one of the request's arms {names}"
-        if not whole(request.top_logprobs, 0, arms[0].vocabulary):
-            return "bad_request", f"top_logprobs must be a whole number from 0 to {arms[0].vocabulary}"
-    wrong = deadline_problem(request.deadline_s)
-    if wrong is not None:
-        return "bad_request", wrong
-    longest = max(len(span.context) + len(span.tokens) - 1 for span in spans)  # the last one is scored, not read
-    if longest > max_length:
-        if isinstance(request, RollingRequest):
-            return "too_long", f"a window of {longest} tokens exceeds the {max_length} of a pool; raise `kv_tokens`"
-        return "too_long", f"{longest + 1} tokens of context and continuation exceed the {max_length} + 1 served"
-    return None
 
 
 def _prefill_prompt(jobs: list[ScoreJob], context: list[int], which: list[int]) -> Prompt:

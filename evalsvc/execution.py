@@ -3,125 +3,30 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from evalsvc.beginnings import beginnings, flaws
 from evalsvc.decision import Stop
-from evalsvc.divergence import along_answers, paths_of
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
-from evalsvc.expected import FOLDER
-from evalsvc.experiment import ArmConfig, Experiment, experiment_hash, load_experiment, model_path
+from evalsvc.experiment import ArmConfig, model_path
 from evalsvc.looking import complete_looks, find_stop
+from evalsvc.opening import is_finished, open_arms, open_run, run_under, why_new
 from evalsvc.ordering import plan_looks
 from evalsvc.parallel import Reporter, run_parallel
 from evalsvc.paths import cache_dir
 from evalsvc.policy import Policy
-from evalsvc.questions import Question, hash_of, questions
+from evalsvc.prepared import Prepared, prepare
+from evalsvc.probing import along_own_prompts, store_probes, store_proof
 from evalsvc.reusing import copy_earlier
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
-from evalsvc.store.answers import answers
-from evalsvc.store.run_keys import run_of_key
 from evalsvc.store.session import Store, open_store
-from evalsvc.suites.load import load_suite
 from evalsvc.tally import Doing
 from evalsvc.targets.base import ArmFacts
-from evalsvc.templates import known_template
-
-PROOF_TEXT = "text"  # lets a stage run where nothing was left to ask; a few tokens fit in any pool
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An experiment with everything that its file names, read and checked; nothing heavy is loaded."""
-
-    path: Path
-    experiment: Experiment
-    base_dir: Path
-    asked: list[Question]
-    hash: str
-    passages: list[str]
-    allow_code: bool = False
-    template: str | None = None
-
-    @property
-    def own_prompts(self) -> list[Question]:
-        """What the suites of kind `prompts` ask."""
-        names = {suite.name for suite in self.experiment.suites if suite.kind == "prompts"}
-        return [question for question in self.asked if question.suite.name in names]
-
-    def hash_under(self, versions: Mapping[str, str]) -> str:
-        """The experiment's hash if suites were scored under these versions, the others under their own."""
-        asked = [
-            {
-                "key": list(q.key),
-                "chance": q.item.chance,
-                "scoring": versions.get(q.suite.name, q.suite.scoring_version),
-            }
-            for q in self.asked
-        ]
-        return experiment_hash(self.experiment, asked, self.passages)
-
-    @property
-    def versions(self) -> dict[str, Any]:
-        """What a history names when it changed: of each suite a hash of all that it asks and its scoring version."""
-        asked: dict[str, list[list[Any]]] = {}
-        for question in self.asked:
-            asked.setdefault(question.suite.name, []).append([*question.key, question.item.chance])
-        scoring = {question.suite.name: question.suite.scoring_version for question in self.asked}
-        suites = {name: {"items": hash_of(sorted(keys)), "scoring": scoring[name]} for name, keys in asked.items()}
-        return {"suites": suites, "template": None if self.template is None else hash_of(self.template)}
-
-    def items_by_suite(self) -> dict[str, int]:
-        """Items of each suite that carry a verdict, each item once; suites without any are left out."""
-        items = {(q.suite.name, q.item.id) for q in self.asked if q.item.metric}
-        counts = {s.name: sum(name == s.name for name, _ in items) for s in self.experiment.suites}
-        return {name: count for name, count in counts.items() if count}
-
-
-def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
-    """Reads an experiment and its suites.
-
-    Args:
-        path: The experiment file.
-        allow_code: Whether Python that a user's task files name may run.
-
-    Raises:
-        ConfigError: A file that cannot be used; names it and the line.
-    """
-    experiment = load_experiment(path)
-    base_dir = path.parent
-    for name, arm in experiment.arms.items():
-        for key, file in (("calibration", arm.calibration), ("scales", arm.scales)):
-            if file is not None and not (base_dir / file).is_file():
-                raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
-    passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
-    template = known_template(experiment.model, base_dir)
-    if template is None and (base_dir / Path(experiment.model).expanduser()).is_dir():
-        chatting = next((spec.name for spec in experiment.suites if spec.apply_chat_template), None)
-        if chatting is not None:
-            raise ConfigError(
-                f"{path}: suite {chatting} says apply_chat_template, and model {experiment.model} has no chat template"
-            )
-    suites = [load_suite(spec, base_dir, template, allow_code=allow_code) for spec in experiment.suites]
-    asked = questions(suites, experiment.throughs)
-    prepared = Prepared(path, experiment, base_dir, asked, "", passages, allow_code, template)
-    return replace(prepared, hash=prepared.hash_under({}))
-
-
-def _passages(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"probe {path}: cannot be read ({error})") from None
-    passages = [part.strip() for part in text.split("\n\n") if part.strip()]
-    if not passages:
-        raise ConfigError(f"probe {path}: holds no text")
-    return passages
 
 
 def execute(
@@ -153,19 +58,21 @@ def execute(
     facts = _facts(prepared)
     fingerprints = {name: fact.fingerprint for name, fact in facts.items()}
     if key is not None:
-        found = _keyed(store, key, prepared.hash, fingerprints)
+        found = run_under(store, key, prepared.hash, fingerprints)
     else:
         status = "running" if reuse else None
         found = None if new else writer.find_run(store, prepared.hash, fingerprints, status=status)
-    run_id = _open_run(store, prepared, "main", None, key) if found is None else found
-    arms = _open_arms(store, run_id, facts.values(), prepared)
-    jobs = [Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not _finished(store, arm)])]
+    run_id = open_run(store, prepared, "main", None, key) if found is None else found
+    arms = open_arms(store, run_id, facts.values(), prepared)
+    jobs = [
+        Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not is_finished(store, arm)])
+    ]
     aa_id = None
     if experiment.aa is not None:
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
         jobs += [job] if job else []
     if found is None:
-        report.note(f"run {run_id} begins" + ("" if new or reuse else _why_new(store, prepared, run_id)))
+        report.note(f"run {run_id} begins" + ("" if new or reuse else why_new(store, prepared, run_id)))
     elif jobs:
         report.note(f"run {run_id} goes on from what is stored; --new starts another")
     else:
@@ -187,16 +94,6 @@ def execute(
     if aa_id is not None:
         writer.finish_run(store, aa_id)
     return run_id
-
-
-def _why_new(store: Store, prepared: Prepared, run_id: int) -> str:
-    """What keeps the latest earlier run of an experiment of this name from being gone on with; empty when none is."""
-    named = [r for r in queries.runs(store) if r.experiment == prepared.experiment.name and r.kind == "main"]
-    earlier = max((r for r in named if r.id < run_id), key=lambda r: r.id, default=None)
-    if earlier is None:
-        return ""
-    what = "another model or engine" if earlier.experiment_hash == prepared.hash else "other items, plans or settings"
-    return f": run {earlier.id} had {what}"
 
 
 @dataclass(frozen=True)
@@ -232,9 +129,9 @@ def _groups(facts: Iterable[ArmFacts]) -> list[tuple[str, ...]]:
 def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> tuple[int, Job | None]:
     """The A/A run of a main run, and what is left to do of it."""
     found = writer.find_run(store, prepared.hash, {facts.name: facts.fingerprint}, kind="aa", linked_run_id=run_id)
-    aa_id = _open_run(store, prepared, "aa", run_id) if found is None else found
-    arm = _open_arms(store, aa_id, [facts], prepared)[facts.name]
-    return aa_id, None if _finished(store, arm) else Job(aa_id, (facts.name,), again=True)
+    aa_id = open_run(store, prepared, "aa", run_id) if found is None else found
+    arm = open_arms(store, aa_id, [facts], prepared)[facts.name]
+    return aa_id, None if is_finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
 
 def run_job_elsewhere(
@@ -260,7 +157,7 @@ def run_job(prepared: Prepared, store: Store, job: Job, policy: Policy | None, r
     experiment = prepared.experiment
     batch = experiment.aa.batch if job.again and experiment.aa is not None else experiment.batch
     target = _target(prepared, batch, {*job.arms, experiment.baseline})
-    arms = _open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared)
+    arms = open_arms(store, job.run_id, [target.facts(name) for name in job.arms], prepared)
     labels = {name: f"{name} again (A/A)" if job.again else name for name in arms}
     watch = None if job.again else _watch(store, prepared, job.run_id, policy)
     _run(store, target, arms, prepared, experiment.seed + job.again, report, labels, watch)
@@ -270,15 +167,15 @@ def run_job(prepared: Prepared, store: Store, job: Job, policy: Policy | None, r
             report.note(flaw)
     compared = [arm for name, arm in arms.items() if job.again or name != experiment.baseline]
     problems: dict[str, list[str]] = {}
-    beside = {} if job.again else _along_answers(store, target, compared, prepared)
+    beside = {} if job.again else along_own_prompts(store, target, compared, prepared)
     if prepared.passages and compared:
         first = _target(prepared, experiment.batch, {experiment.baseline}) if job.again else target
-        problems = _probe(store, target, compared, prepared, first, beside, together=not job.again)
+        problems = store_probes(store, target, compared, prepared, first, beside, together=not job.again)
     for arm in compared if not prepared.passages else ():
         if arm.facts.name in beside:
             writer.save_probe(store, arm.arm_id, beside[arm.facts.name])
     for name, arm in arms.items():
-        _finish(store, target, arm, problems.get(name, []), begun)
+        store_proof(store, target, arm, problems.get(name, []), begun)
 
 
 def _facts(prepared: Prepared) -> dict[str, ArmFacts]:
@@ -331,53 +228,6 @@ def _target(prepared: Prepared, batch: int, names: Collection[str]):
         integrity=experiment.integrity,
         cache=cache / "scales",
     )
-
-
-def _keyed(store: Store, key: str, digest: str, fingerprints: Mapping[str, str]) -> int | None:
-    """The run of a key, where it is still of this experiment, model and engine."""
-    found = run_of_key(store, key)
-    return found if found is not None and writer.continues(store, found, digest, fingerprints) else None
-
-
-def _open_run(store: Store, prepared: Prepared, kind: str, linked: int | None, key: str | None = None) -> int:
-    experiment = prepared.experiment
-    return writer.open_run(
-        store,
-        experiment=experiment.name,
-        experiment_hash=prepared.hash,
-        resolved={**experiment.model_dump(mode="json"), FOLDER: str(prepared.base_dir.resolve())},
-        baseline=experiment.baseline,
-        seed=experiment.seed + (kind == "aa"),
-        kind=kind,
-        linked_run_id=linked,
-        key=key,
-    )
-
-
-def _open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], prepared: Prepared) -> dict[str, ArmRun]:
-    experiment, versions = prepared.experiment, prepared.versions
-    return {
-        fact.name: ArmRun(
-            run_id,
-            writer.open_arm(
-                store,
-                run_id,
-                name=fact.name,
-                fingerprint=fact.fingerprint,
-                plan=fact.plan,
-                stages=fact.stages,
-                injected=fact.injected,
-                details={**fact.details, "note": experiment.arms[fact.name].note, **versions},
-                expected=len(prepared.asked),
-            ),
-            fact,
-        )
-        for fact in facts
-    }
-
-
-def _finished(store: Store, arm: ArmRun) -> bool:
-    return any(held.id == arm.arm_id and held.status == "finished" for held in queries.arms(store, arm.run_id))
 
 
 def _run(
@@ -434,79 +284,3 @@ def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None)
         return find_stop(counted_by_suite(seen, differing_factors(base, candidate)), there, policy, choices)
 
     return Watch(policy.block_items, decide)
-
-
-def _probe(
-    store: Store,
-    target: Any,
-    arms: Sequence[ArmRun],
-    prepared: Prepared,
-    first: Any,
-    beside: Mapping[str, Mapping[str, Any]],
-    *,
-    together: bool,
-) -> dict[str, list[str]]:
-    """Compares distributions of arms with the baseline's and stores what was found.
-
-    Args:
-        store: Where the probes go.
-        target: Who serves the arms.
-        arms: Those to compare.
-        prepared: Whose passages.
-        first: Who serves the baseline that they are compared with.
-        beside: What else is stored in each arm's probe.
-        together: As in `EmbeddedTarget.distributions`.
-
-    Returns:
-        By arm what `silent_stages` found.
-    """
-    from evalsvc.targets.embedded import kl_by_stage
-
-    name = prepared.experiment.baseline
-    plain, baseline = first.facts(name), first.distributions(name, prepared.passages)
-    problems = {}
-    for arm in arms:
-        found = target.distributions(arm.facts.name, prepared.passages, together=together)
-        probe = kl_by_stage(baseline, found)
-        writer.save_probe(store, arm.arm_id, {**probe, **beside.get(arm.facts.name, {})})
-        problems[arm.facts.name] = silent_stages(plain, arm.facts, probe)
-    return problems
-
-
-def _along_answers(
-    store: Store, target: Any, arms: Sequence[ArmRun], prepared: Prepared
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """By arm its KL to the baseline along the baseline's answers to own prompts; empty without such prompts."""
-    asked = prepared.own_prompts
-    if not asked or not arms:
-        return {}
-    baseline = prepared.experiment.baseline
-    record = next(arm for arm in queries.arms(store, arms[0].run_id) if arm.name == baseline)
-    paths = paths_of(asked, answers(store, record), target.encode)
-    return along_answers(target, baseline, [arm.facts.name for arm in arms], paths)
-
-
-def silent_stages(baseline: ArmFacts, arm: ArmFacts, probe: dict[str, dict[str, float]]) -> list[str]:
-    """Where a stage holds another quantized format than the baseline's and yet answers with the baseline's bits.
-
-    Counted bytes cannot tell a format that is held from one that is also read; this can.
-    """
-    problems = []
-    for stage, found in probe.items():
-        ours, theirs = baseline.stages[stage], arm.stages[stage]
-        formats = [f"{key}={theirs[key]}" for key in ("weights", "kv") if ours[key] != theirs[key]]
-        quantized = [text for text in formats if not text.endswith(("=fp32", "=bf16"))]
-        if quantized and found["kl_max"] == 0:
-            problems.append(f"{stage}: {', '.join(quantized)} changes no bit of the baseline's distributions")
-    return problems
-
-
-def _finish(store: Store, target: Any, arm: ArmRun, problems: Iterable[str], begun: Mapping[str, Any] | None) -> None:
-    """Stores the proof. A stage that this process never ran (its samples came before a kill) runs once for it."""
-    proof = target.proof(arm.facts.name)
-    if not all(proof[stage]["tokens_computed"] for stage in ("prefill", "decode")):
-        target.distributions(arm.facts.name, [PROOF_TEXT])
-        proof = target.proof(arm.facts.name)
-    proof["mismatches"] += problems
-    proof["beginnings"] = begun
-    writer.finish_arm(store, arm.arm_id, proof, "mismatched" if proof["mismatches"] else "matched")

@@ -29,7 +29,7 @@ def rescore(
     from pathlib import Path
 
     from evalsvc.cli.common import print_json, stdout_console
-    from evalsvc.execution import prepare
+    from evalsvc.prepared import prepare
     from evalsvc.rescoring import rescore as rescore_run
     from evalsvc.rescoring import run_to_rescore
     from evalsvc.store.lock import locked_store

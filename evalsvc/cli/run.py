@@ -44,9 +44,10 @@ def run(
     from evalsvc.cli.progress import TerminalReporter
     from evalsvc.cli.run_report import decide_run, keep_histories, render_arms, run_document
     from evalsvc.errors import ConfigError
-    from evalsvc.execution import execute, prepare
+    from evalsvc.execution import execute
     from evalsvc.gate import combine_exit_codes, provable_sentence
     from evalsvc.policy import Policy, load_policy
+    from evalsvc.prepared import prepare
     from evalsvc.store.lock import locked_store
     from evalsvc.store.session import open_store
 

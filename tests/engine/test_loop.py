@@ -13,8 +13,8 @@ import torch
 from evalsvc.engine import generation, loop
 from evalsvc.engine.kv import handoff, pages, prefix
 from evalsvc.engine.kv.pages import PoolFull
+from evalsvc.engine.prompts import Lane
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure, ScoreRequest, TextPiece
-from evalsvc.engine.scheduler import Lane
 from evalsvc.engine.stage import DecodeStage, PrefillStage
 from evalsvc.errors import ConfigError
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from evalsvc.engine.kv.pages import PAGE, Pages, PoolFull, Sequence, pages_for
 from evalsvc.engine.kv.prefix import PrefixCache
-from evalsvc.engine.scheduler import Lane, Prompt, Scheduler, Tail
+from evalsvc.engine.prompts import Lane, Prompt, Tail
+from evalsvc.engine.scheduler import Scheduler
 
 
 class TokenPages(Pages):

@@ -9,7 +9,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from evalsvc.engine import scoring
 from evalsvc.engine.requests import GenerateRequest, RequestFailure, RollingRequest, ScoreRequest, ScoreResult
-from evalsvc.engine.scoring import Rows, Span, rolling_windows, take_logprobs
+from evalsvc.engine.scoring import Rows, take_logprobs
+from evalsvc.engine.spans import Span, rolling_windows
 
 
 def expected(model, context: list[int], continuation: list[int]) -> tuple[float, bool]:

@@ -174,7 +174,8 @@ class Heard:
 @pytest.fixture(scope="session")
 def execute_file() -> Callable[..., tuple[int, Heard]]:
     """`execute_file(path, database, **keys)`: `execute` in this process; returns run id and what was said."""
-    from evalsvc.execution import execute, prepare
+    from evalsvc.execution import execute
+    from evalsvc.prepared import prepare
     from evalsvc.store.session import open_store
 
     def call(path: Path, database: Path, **keys: Any) -> tuple[int, Heard]:

@@ -13,9 +13,9 @@ import pytest
 from evalsvc import execution
 from evalsvc.cli.deciding import decide_stored, stored_aa
 from evalsvc.errors import EngineError
-from evalsvc.execution import prepare
 from evalsvc.limits import Setting
 from evalsvc.policy import Policy
+from evalsvc.prepared import prepare
 from evalsvc.store import queries, writer
 from evalsvc.store.session import open_store
 

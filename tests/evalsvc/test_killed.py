@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from evalsvc.cli.run_report import decide_run
-from evalsvc.execution import execute, prepare
+from evalsvc.execution import execute
 from evalsvc.policy import Policy
+from evalsvc.prepared import prepare
 from evalsvc.store.lock import run_lock
 from evalsvc.store.session import open_store
 

@@ -49,7 +49,7 @@ def finished(six_arms, tmp_path):
 @pytest.fixture
 def again(finished):
     """Scores the run of `finished` again, as the suites score now."""
-    from evalsvc.execution import prepare
+    from evalsvc.prepared import prepare
 
     def call():
         path, db = finished

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from evalsvc.execution import prepare
 from evalsvc.limits import Standing
 from evalsvc.policy import Policy
+from evalsvc.prepared import prepare
 from evalsvc.store import queries
 from evalsvc.store.reuse import copy_samples
 from evalsvc.store.session import open_store

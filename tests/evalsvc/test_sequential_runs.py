@@ -14,8 +14,9 @@ from evalsvc import execution
 from evalsvc.cli.deciding import decide_stored
 from evalsvc.engine.requests import GenerateResult, RequestFailure, Timings
 from evalsvc.errors import ConfigError
-from evalsvc.execution import execute, prepare
+from evalsvc.execution import execute
 from evalsvc.policy import Policy
+from evalsvc.prepared import prepare
 from evalsvc.store import queries
 from evalsvc.store.session import open_store
 from evalsvc.targets.base import ArmFacts

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from evalsvc.cli.init import FILES
-from evalsvc.execution import prepare
 from evalsvc.jobs.spec import load_jobs
 from evalsvc.policy import load_policy
+from evalsvc.prepared import prepare
 
 
 def test_every_file_can_be_read_and_says_what_its_keys_are(evalsvc_json, tmp_path):
