@@ -96,6 +96,10 @@ def _answer(name: str, shown: Shown | None) -> None:
         show_text(shown.answer)
         if space := outer_space(shown.answer):
             st.caption(f"The answer {space}.")
+        for name, left in shown.filtered.items():
+            space = outer_space(left)
+            st.caption(f"What the filter {markdown_free(name)} left{f' ({space})' if space else ''}:")
+            show_text(left)
     else:
         show_table(choices)
         st.caption("Probability of each choice among the choices, from its log-likelihood in nats; gold is right.")

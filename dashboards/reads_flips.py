@@ -48,7 +48,10 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One sample with all that is stored of it. `scores` are metric, filter, value, error class, scoring version."""
+    """One sample with all that is stored of it.
+
+    `scores` are metric, filter, value, error class, scoring version, and what the filter left.
+    """
 
     sample_id: int
     suite: str
@@ -71,13 +74,19 @@ class Shown:
     answer_tokens: int | None
     stage_tokens: dict[str, int]
     handed_over: bool
-    scores: tuple[tuple[str, str, float, str | None, str], ...] = ()
+    scores: tuple[tuple[str, str, float, str | None, str, str | None], ...] = ()
     turns: tuple[Turn, ...] = field(default=())
 
     @property
     def answers(self) -> list[str]:
         """What was answered, turn by turn."""
         return [*(turn.answer or "" for turn in self.turns[:-1]), self.answer]
+
+    @property
+    def filtered(self) -> dict[str, str]:
+        """By filter what it left of the answer, the item's own filter first; without those that left it whole."""
+        found = {score[1]: score[5] for score in self.scores if score[5] is not None}
+        return dict(sorted(found.items(), key=lambda each: each[0] != self.filter))
 
 
 def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> list[Flip]:
@@ -212,11 +221,9 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
         if found is None:
             return None
         row, item = found
-        scores = session.execute(
-            select(ScoreRow.metric, ScoreRow.filter, ScoreRow.value, ScoreRow.error_class, ScoreRow.scoring_version)
-            .where(ScoreRow.sample_id == row.id)
-            .order_by(ScoreRow.id)
-        ).all()
+        kept = (ScoreRow.metric, ScoreRow.filter, ScoreRow.value, ScoreRow.error_class, ScoreRow.scoring_version)
+        wanted = select(*kept, ScoreRow.filtered).where(ScoreRow.sample_id == row.id)
+        scores = session.execute(wanted.order_by(ScoreRow.id)).all()
         columns = (TurnRow.answer, TurnRow.finish_reason, TurnRow.token_ids)
         rows = session.execute(select(*columns).where(TurnRow.sample_id == row.id).order_by(TurnRow.turn))
         turns = [Turn(answer, finish, tuple(ids)) for answer, finish, ids in rows]
@@ -244,7 +251,7 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
         answer_tokens=row.answer_tokens,
         stage_tokens=row.stage_tokens,
         handed_over=row.handed_over,
-        scores=tuple((s[0], s[1], s[2], s[3], s[4]) for s in counted if s.scoring_version == newest),
+        scores=tuple((s[0], s[1], s[2], s[3], s[4], s[5]) for s in counted if s.scoring_version == newest),
         turns=tuple(turns),
     )
 

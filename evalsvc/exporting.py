@@ -22,7 +22,7 @@ def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[s
     Args:
         store: The database.
         arm: Whose samples.
-        texts: Whether prompts and answers are in it.
+        texts: Whether prompts, answers and what filters left of them are in it.
     """
     columns = [Sample.id, ItemRow.suite, ItemRow.family, ItemRow.item_id, Sample.through, Sample.repeat]
     columns += [Sample.status, Sample.error_class, Sample.finish_reason, Sample.prompt_tokens, Sample.answer_tokens]
@@ -39,11 +39,13 @@ def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[s
             wanted = select(ScoreRow).where(ScoreRow.sample_id.in_([sample["id"] for sample in samples]))
             for row in session.scalars(wanted.order_by(ScoreRow.id)):
                 held = {name: getattr(row, name) for name in ("scoring_version", "metric", "filter", "value")}
-                scores.setdefault(row.sample_id, []).append(held | {"score_class": row.error_class})
+                held |= {"score_class": row.error_class, **({"filtered": row.filtered} if texts else {})}
+                scores.setdefault(row.sample_id, []).append(held)
         last = samples[-1]["id"]
         for sample in samples:
             found = scores.get(sample.pop("id"))
-            none: dict[str, Any] = dict.fromkeys(("scoring_version", "metric", "filter", "value", "score_class"))
+            names = ("scoring_version", "metric", "filter", "value", "score_class", *(("filtered",) if texts else ()))
+            none: dict[str, Any] = dict.fromkeys(names)
             for score in found or [none]:
                 yield {"arm": arm.address, **sample, **score}
 

@@ -359,8 +359,7 @@ def new_scores(question: Question, answers: Sequence[Answer]) -> tuple[tuple[New
     if problem is not None:
         return (), problem
     found = (*scores, *failure_scores(question.item, question.request, answers))
-    made = (NewScore(metric=s.metric, filter=s.filter, value=s.value, error_class=s.error_class) for s in found)
-    return tuple(made), None
+    return tuple(NewScore(**vars(score)) for score in found), None
 
 
 def _scores(question: Question, answers: Sequence[Answer]) -> tuple[Sequence[Score], str | None]:

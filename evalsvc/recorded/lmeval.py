@@ -15,6 +15,7 @@ from evalsvc.recorded.lmeval_files import TaskFacts, find_samples, read_facts
 from evalsvc.recorded.lmeval_rows import Document, read_documents, score_name
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.suites.likelihoods import all_zero
+from evalsvc.suites.task_scores import left_of
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
     }
     settings = {"through": "prefill"} if scored_by_choice else document.settings
     prompt = document.prompt if document.requests else ""
+    answer = "" if problem and scored_by_choice else answer_text(document, golds=name.golds)
     return NewSample(
         **item,
         item_hash=hash_of(["lm-eval", item, document.doc_hash, document.target]),
@@ -140,21 +142,22 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
         error_class="recorded" if problem else None,
         error_message=problem or None,
         prompt=prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False),
-        answer="" if problem and scored_by_choice else answer_text(document, golds=name.golds),
+        answer=answer,
         **coverage(document.scored_by, document.texts if not scored_by_choice else None, document.settings),
         scoring_version=name.scoring_version,
-        scores=() if problem else tuple(_scores(document, logprobs)),
+        scores=() if problem else tuple(_scores(document, logprobs, answer)),
     )
 
 
-def _scores(document: Document, logprobs: Sequence[float]) -> Iterator[NewScore]:
+def _scores(document: Document, logprobs: Sequence[float], answer: str) -> Iterator[NewScore]:
     tie = tie_among(logprobs)
     wrong = "wrong_choice" if document.scored_by == LOGLIKELIHOOD else "wrong_answer"
+    left = {name: left_of(found, answer) for name, found in document.filtered.items()}
     for (metric, name), value in document.values.items():
         if value is not None:
             counts = score_name(metric) == metric
             error = tie or (wrong if counts and 0 <= value < 1 else None)
-            yield NewScore(metric=metric, filter=name, value=value, error_class=error)
+            yield NewScore(metric=metric, filter=name, value=value, error_class=error, filtered=left.get(name))
 
 
 def _asked(request: tuple[Any, ...]) -> list[Any]:

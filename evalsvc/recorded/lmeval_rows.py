@@ -26,6 +26,7 @@ class Document:
         requests: Arguments of each request, as lm-eval made them: prompt, and choice or settings.
         responses: Of each request its repeats: texts, or a log-probability and whether it is greedy, as text.
         values: By (metric, filter), in the order of the file; None where lm-eval wrote no number.
+        filtered: By filter what it left of each request's answers, as far as the file says.
     """
 
     line: int
@@ -38,6 +39,7 @@ class Document:
     requests: tuple[tuple[Any, ...], ...]
     responses: tuple[Any, ...]
     values: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    filtered: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def prompt(self) -> Any:
@@ -96,6 +98,9 @@ def read_documents(file: SamplesFile) -> list[Document]:
         if twice is not None:
             raise ConfigError(f"{where}: document {doc_id} stands already in line {document.line} (filter {twice})")
         document.values |= values
+        left = row.get("filtered_resps")
+        if document.scored_by == GENERATION and isinstance(left, list) and left:
+            document.filtered[str(row.get("filter", "none"))] = left
     if not documents:
         raise ConfigError(f"{file.path}: holds no samples")
     return list(documents.values())

@@ -7,12 +7,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class NewScore:
-    """One metric of one sample. `value` is a proportion or the metric's own unit."""
+    """One metric of one sample. `value` is a proportion or the metric's own unit; `filtered` as in `ScoreRow`."""
 
     metric: str
     filter: str
     value: float
     error_class: str | None = None
+    filtered: str | None = None
 
 
 @dataclass(frozen=True)

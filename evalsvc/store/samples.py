@@ -25,7 +25,7 @@ _PLAIN = (
     *("finish_reason", "prompt_tokens", "answer_tokens", "stage_tokens", "handed_over", "timings"),
 )  # fields of a sample that are stored as they come
 _SCORE_FIELDS = ("metric", "filter", "value", "error_class")
-_SCORE_COLUMNS = ("sample_id", "scoring_version", *_SCORE_FIELDS)
+_SCORE_COLUMNS = ("sample_id", "scoring_version", *_SCORE_FIELDS, "filtered")
 _TURN_COLUMNS = ("sample_id", "turn", "answer", "finish_reason", "token_ids")
 _plain, _score, _texts = attrgetter(*_PLAIN), attrgetter(*_SCORE_FIELDS), attrgetter(*_TEXT_FIELDS)
 _described = attrgetter(*_ITEM_FIELDS)
@@ -101,9 +101,10 @@ def insert_ignoring(session: Session, table: Any) -> Any:
     return made.on_conflict_do_nothing()
 
 
-def score_values(sample_id: int, scoring_version: str, score: NewScore) -> dict[str, Any]:
+def score_values(session: Session, sample_id: int, scoring_version: str, score: NewScore) -> dict[str, Any]:
     """A row of scores."""
-    return dict(zip(_SCORE_COLUMNS, (sample_id, scoring_version, *_score(score)), strict=True))
+    left = _left(score, _holds_nulls(session))
+    return dict(zip(_SCORE_COLUMNS, (sample_id, scoring_version, *_score(score), left), strict=True))
 
 
 def _check(store: Store, sample: NewSample) -> None:
@@ -227,6 +228,12 @@ def _columns(session: Session, arm: Arm, item_pks: list[int], samples: Sequence[
     }
 
 
+def _left(score: NewScore, null_bytes: bool) -> str | None:
+    """What the filter left, as the database holds it."""
+    left = score.filtered
+    return left if left is None or _plainly(left) else storable_text(left, null_bytes=null_bytes)
+
+
 def _plainly(text: str) -> bool:
     """Whether any database holds a text as it is; most are."""
     return text.isascii() and "\0" not in text
@@ -239,7 +246,11 @@ def _holds_nulls(session: Session) -> bool:
 def _add_parts(session: Session, arm: Arm, stored: Sequence[tuple[int, NewSample]]) -> None:
     """Scores and turns of samples that have none, and their incidents, which stay when a sample is tried again."""
     connection, nulls = session.connection(), _holds_nulls(session)
-    scored = [(i, sample.scoring_version, *_score(score)) for i, sample in stored for score in sample.scores]
+    scored = [
+        (sample_id, sample.scoring_version, *_score(score), _left(score, nulls))
+        for sample_id, sample in stored
+        for score in sample.scores
+    ]
     insert_columns(connection, _SCORES, dict(zip(_SCORE_COLUMNS, zip(*scored, strict=True), strict=False)))
     turned = [
         (

@@ -11,8 +11,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from evalsvc.store.texts import PackedJSON, PackedText
 
-REVISION = "0005"  # the newest of store/migrations, which say how to add one
-READABLE_FROM = "0005"  # files from this revision on are read as they are; "0000" is before there were revisions
+REVISION = "0006"  # the newest of store/migrations, which say how to add one
+READABLE_FROM = "0006"  # files from this revision on are read as they are; "0000" is before there were revisions
 
 
 def utc_now() -> str:
@@ -142,7 +142,10 @@ class Sample(Base):
 
 
 class ScoreRow(Base):
-    """One metric of one sample under one scoring version; re-scoring adds rows."""
+    """One metric of one sample under one scoring version; re-scoring adds rows.
+
+    `filtered` is what the filter left of a generated answer, where that is not the answer itself.
+    """
 
     __tablename__ = "scores"
     __table_args__ = (UniqueConstraint("sample_id", "scoring_version", "metric", "filter"),)
@@ -153,6 +156,7 @@ class ScoreRow(Base):
     filter: Mapped[str]
     value: Mapped[float]
     error_class: Mapped[str | None]
+    filtered: Mapped[str | None] = mapped_column(PackedText)
 
 
 class IncidentRow(Base):

@@ -113,11 +113,12 @@ def add_scores(
     Raises:
         StoreError: A value that is not finite, or an unknown sample.
     """
-    rows = [score_values(r.sample_id, r.scoring_version, score) for r in rescored for score in r.scores]
-    odd = next((row for row in rows if not math.isfinite(row["value"])), None)
-    if odd is not None:
-        raise StoreError(f"{store.name}: {odd['metric']} of sample {odd['sample_id']} is {odd['value']}")
+    made = [(r.sample_id, r.scoring_version, score) for r in rescored for score in r.scores]
+    for sample_id, _, score in made:
+        if not math.isfinite(score.value):
+            raise StoreError(f"{store.name}: {score.metric} of sample {sample_id} is {score.value}")
     with store.transaction() as session:
+        rows = [score_values(session, *each) for each in made]
         added = 0
         if rows:
             statement = insert_ignoring(session, ScoreRow.__table__).returning(ScoreRow.__table__.c.id)

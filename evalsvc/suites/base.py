@@ -44,12 +44,16 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One metric of one answer. `error_class` says how an answer was wrong (`not_json`, `wrong_value`, ...)."""
+    """One metric of one answer. `error_class` says how an answer was wrong (`not_json`, `wrong_value`, ...).
+
+    `filtered` is what the filter left of a generated answer, None where that is the answer itself.
+    """
 
     metric: str
     value: float
     filter: str = "none"
     error_class: str | None = None
+    filtered: str | None = None
 
 
 class Suite(Protocol):

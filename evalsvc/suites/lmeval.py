@@ -100,7 +100,13 @@ class LmEvalSuite:
             return tie or (wrong if 0 <= value.value < 1 else None)
 
         return [
-            Score(metric=value.name, filter=value.filter, value=value.value, error_class=error_class(value))
+            Score(
+                metric=value.name,
+                filter=value.filter,
+                value=value.value,
+                error_class=error_class(value),
+                filtered=value.filtered,
+            )
             for value in found
         ]
 

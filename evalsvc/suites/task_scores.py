@@ -1,8 +1,9 @@
 """Metrics of single documents as lm-eval finds them, and of whole tasks and groups from those."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -21,12 +22,14 @@ class Value:
 
     Attributes:
         part: Which part of a metric of the whole corpus it is; None for a metric of the document.
+        filtered: As `left_of` what the filter made of generated answers.
     """
 
     filter: str
     metric: str
     value: float
     part: int | None = None
+    filtered: str | None = None
 
     @property
     def name(self) -> str:
@@ -53,8 +56,23 @@ def values_of(question: Question, responses: Sequence[Sequence[Any]]) -> Iterato
         ensemble.apply(instances)
     for ensemble in question.task._filters:
         filtered = [instance.filtered_resps[ensemble.name] for instance in instances]
+        generated = all(isinstance(response, str) for repeats in responses for response in repeats)
+        left = left_of(filtered, responses[-1][-1]) if generated else None
         for metric, value in question.task.process_results(question.doc, filtered).items():
-            yield from _values(question.task, ensemble.name, metric, value)
+            for found in _values(question.task, ensemble.name, metric, value):
+                yield replace(found, filtered=left)
+
+
+def left_of(filtered: Sequence[Any], answer: str) -> str | None:
+    """What a filter left, as text (JSON where it is anything else); None where that is the answer as it is stored.
+
+    Args:
+        filtered: Of each of lm-eval's requests what is left of its answers.
+        answer: The stored answer.
+    """
+    whole = filtered[0] if len(filtered) == 1 else list(filtered)
+    left = whole if isinstance(whole, str) else json.dumps(whole, ensure_ascii=False, default=str)
+    return None if left == answer else left
 
 
 def _values(task: Any, through: str, metric: str, value: Any) -> Iterator[Value]:

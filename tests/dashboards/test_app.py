@@ -516,6 +516,44 @@ def test_divergence_shows_quantiles_by_stage_and_place_and_says_which_were_not_s
     assert "No places are stored" in words_of(run_app(database, "divergence", candidate="kv-damaged"))
 
 
+@pytest.fixture
+def sides(tmp_path):
+    """`sides(base, cand)`: a database with one sample in each of two arms, as these fields say it; gives its path."""
+
+    def make(base, cand):
+        path = tmp_path / "sides.db"
+        with open_store(path, create=True) as store:
+            run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+            for name, fields in (("base", base), ("cand", cand)):
+                facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 1}
+                arm = writer.open_arm(store, run, name=name, fingerprint=name, **facts)
+                item = {"suite": "bbh", "item_id": "bbh:0", "item_hash": "i", "family": "bbh", "cluster": ""}
+                item |= {"metric": "exact_match", "filter": "strict", "chance": 0.0, "scored_by": "generation"}
+                asked = {"request_hash": "r", "settings_hash": "s", "rendered_hash": "t", "scoring_version": "1"}
+                writer.add_samples(store, run, arm, [NewSample(**item, **asked, **fields)])
+                writer.finish_arm(store, arm, None, "declared")
+            writer.finish_run(store, run)
+        return path
+
+    return make
+
+
+def test_lm05_a_sample_shows_what_the_filter_left_with_its_stray_character(run_app, words_of, sides):
+    def said(answer, left, value):
+        scores = [NewScore(metric="exact_match", filter="strict", value=value, filtered=left)]
+        scores += [NewScore(metric="exact_match", filter="whole", value=0.0)]
+        return {"answer": answer, "scores": tuple(scores)}
+
+    app = run_app(
+        sides(said("So the answer is (D).", "(D)", 1.0), said("So the answer is (D). ", "(D). ", 0.0)), "sample"
+    )
+    shown = [code.value for code in app.code]
+    assert shown[:4] == ["So the answer is (D).", "(D)", "So the answer is (D). ", "(D). "]
+    words = words_of(app)
+    assert "What the filter strict left:" in words and "What the filter strict left (ends with ␠):" in words
+    assert "filter whole" not in words
+
+
 def test_a_sample_says_what_was_right_argument_by_argument(run_app, words_of, database, tmp_path):
     """Of a run whose case file is where it was; the file's text is as untrusted as an answer."""
     path = Path(shutil.copy(database, tmp_path / "calls.db"))

@@ -53,6 +53,16 @@ def test_a_document_has_one_sample_with_the_scores_of_all_its_filters(samples_fi
     assert second.item_hash != only([path], filter_="flexible")[0][1].item_hash
 
 
+def test_lm05_what_a_filter_left_is_kept_with_its_scores(samples_file):
+    said = "So the answer is (D). "
+    rows = [written_row(0, said, 0.0, "strict", filtered_resps=["(D)."]), written_row(0, said, 0.0, "whole")]
+    rows += [written_row(0, said, 1.0, "voted", filtered_resps=[["(D)", None]])]
+    ((sample,), _) = only([samples_file("a", "bbh", rows)])
+    assert {s.filter: s.filtered for s in sample.scores} == {"strict": "(D).", "whole": None, "voted": '["(D)", null]'}
+    ((chosen,), _) = only([samples_file("b", "sums", [chosen_row(0, [-3.0, -1.0], 1)])])
+    assert {s.filtered for s in chosen.scores} == {None}
+
+
 def test_the_metric_can_be_named(samples_file):
     path = samples_file("a", "sums", [chosen_row(0, [-3.0, -1.0], 0)])
     (sample,), _ = only([path], metric="acc_norm")

@@ -1,12 +1,14 @@
 """Copying samples inside the database: under the same key alone, newest first, with scores and turns."""
 
 import pytest
+from sqlalchemy import select
 
 from evalsvc.errors import StoreError
 from evalsvc.store import queries, writer
 from evalsvc.store.answers import answers
-from evalsvc.store.records import Turn
+from evalsvc.store.records import NewScore, Turn
 from evalsvc.store.reuse import copy_samples
+from evalsvc.store.schema import ScoreRow
 
 
 def finish(store, build, *items, kind="main", proof="matched", **changes) -> int:
@@ -36,6 +38,14 @@ def test_the_newest_of_the_same_arm_is_copied_once_with_all_its_parts(store, bui
     assert all(found.turns == (Turn(None, None, (1, 2)),) and found.values == {"1": 1.0} for found in held.values())
     assert arm.details == {"reused": {"2:base": 1, "1:base": 2}}
     assert next(run for run in queries.runs(store) if run.id == run_id).samples == 3
+
+
+def test_a_copy_knows_what_filters_left(store, build):
+    finish(store, build, 1, scores=(NewScore(metric="acc", filter="none", value=0.0, filtered="(D)."),))
+    mine = build.arm(build.run())
+    assert copy_samples(store, mine, {build.sample(1).key}, {"tasks": "1"}) == {"1:base": 1}
+    with store.session() as session:
+        assert [row.filtered for row in session.scalars(select(ScoreRow))] == ["(D).", "(D)."]
 
 
 def test_what_has_no_score_or_another_scoring_version_is_asked(store, build):

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from evalsvc.errors import StoreError
 from evalsvc.store import queries, writer
-from evalsvc.store.records import NewScore
+from evalsvc.store.records import NewScore, Rescored
 from evalsvc.store.schema import Arm, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import open_store
 
@@ -114,6 +114,18 @@ def test_a_lone_surrogate_is_stored_as_its_escape(store, build):
         assert (row.answer, row.error_message) == ("a\\ud83db", "\\udc80")
     with pytest.raises(StoreError, match="item_id holds a lone surrogate"):
         writer.add_samples(store, run_id, arm_id, [build.sample("\udc80")])
+
+
+@pytest.mark.parametrize("left", ["(D).", "", "a\0b\tc\\N\u2028", "long " * 400, "half \ud83d", None])
+def test_what_a_filter_left_comes_back_with_its_score_first_and_scored_again(store, build, kind, left):
+    run_id = build.run()
+    arm_id = build.arm(run_id)
+    score = NewScore(metric="acc", filter="strict", value=0.0, filtered=left)
+    writer.add_samples(store, run_id, arm_id, [build.sample(0, scores=(score,))])
+    writer.add_scores(store, [Rescored(sample_id=1, scoring_version="2", scores=(score,))], {})
+    kept = left and left.replace("\0", "\\x00" if kind == "postgresql" else "\0").replace("\ud83d", "\\ud83d")
+    with store.session() as session:
+        assert [row.filtered for row in session.scalars(select(ScoreRow))] == [kept, kept]
 
 
 def test_opening_an_arm_again_finds_it_and_a_changed_one_is_refused(store, build):

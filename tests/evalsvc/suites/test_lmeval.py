@@ -479,7 +479,19 @@ def test_lm01_lm03_lm05_what_a_filter_leaves_is_lm_evals(tmp_path, answer, patte
     filters = [{"name": "own", "filter": steps}]
     suite = LmEvalSuite("t", [write_task(tmp_path, docs=[{"a": filtered}], doc_to_text="Q:", filter_list=filters)])
     (score,) = suite.score(suite.items()[0], [answer(response)])
-    assert (score.value, score.filter) == (1.0, "own")
+    assert (score.value, score.filter, score.filtered) == (1.0, "own", filtered)
+
+
+def test_what_several_filters_leave_is_told_by_filter_and_nothing_of_an_answer_left_whole(tmp_path, answer):
+    strict = [regex("(?<=the answer is )(.*)(?=.)"), {"function": "take_first"}]
+    filters = [
+        {"name": "strict", "filter": strict},
+        {"name": "whole", "filter": [{"function": "take_first"}]},
+        {"name": "listed", "filter": [regex("(?<=the answer is )(.*)(?=.)")]},
+    ]
+    suite = LmEvalSuite("t", [write_task(tmp_path, docs=[{"a": "(D)"}], doc_to_text="Q:", filter_list=filters)])
+    scores = suite.score(suite.items()[0], [answer("So the answer is (D). ")])
+    assert {(s.filter, s.filtered) for s in scores} == {("strict", "(D)."), ("whole", None), ("listed", '["(D)."]')}
 
 
 @pytest.mark.parametrize("order", [[5, 2, 9], [2, 5, 9], [9, 5, 2]])
