@@ -1,11 +1,13 @@
 """Rows to tables of plain columns, each of one kind, so that every table renders and sorts."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from evalsvc.alternatives import Alternative
 from evalsvc.dashboards.reads import Repeat
 from evalsvc.dashboards.reads_flips import Shown
 from evalsvc.dashboards.rows import VerdictRow
@@ -120,6 +122,19 @@ def score_frame(ours: Shown, theirs: Shown) -> pd.DataFrame:
         columns[name] = number_column([side[key][2] if key in side else None for key in keys])
         columns[f"{name}: error class"] = text_column([side[key][3] if key in side else None for key in keys])
     return pd.DataFrame(columns)
+
+
+def alternatives_frame(alternatives: Sequence[Alternative], written: int | None) -> pd.DataFrame:
+    """The likeliest tokens at one place, the one that was written marked."""
+    texts = [a.text if a.text is None else json.dumps(a.text, ensure_ascii=False) for a in alternatives]
+    return pd.DataFrame(
+        {
+            "written": text_column(["✓" if a.token == written else "" for a in alternatives]),
+            "token": text_column(texts),
+            "id": number_column([a.token for a in alternatives]),
+            "probability": number_column([a.probability for a in alternatives]),
+        }
+    )
 
 
 def field_frame(fields: Sequence[tuple[str, Any, Any]]) -> pd.DataFrame:

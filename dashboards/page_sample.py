@@ -6,6 +6,7 @@ from math import exp
 import pandas as pd
 import streamlit as st
 
+from evalsvc.alternatives import at
 from evalsvc.dashboards import frames, markup, reads_flips
 from evalsvc.dashboards.page_flips import flips_of
 from evalsvc.dashboards.parting import Parting, fields_of, parting
@@ -150,6 +151,8 @@ def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None
             with column:
                 st.caption(markdown_free(name))
                 st.html(markup.parted(both, text[found.characters : found.characters + AFTER]))
+    if found.token is not None:
+        _alternatives(ours, theirs, found.token, found.ids, (baseline, candidate))
     st.html(markup.title("Scores", "Every metric of this answer, under the scoring version that counts."))
     show_table(frames.score_frame(ours, theirs))
     fields = fields_of(ours.answer, theirs.answer)
@@ -158,11 +161,30 @@ def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None
         show_table(frames.field_frame(fields))
 
 
+def _alternatives(
+    ours: Shown, theirs: Shown, token: int, ids: tuple[int | None, int | None], names: tuple[str, str]
+) -> None:
+    """The likeliest tokens of both arms at the first one that differs."""
+    st.html(markup.title(f"Likeliest at token {token + 1}", "Each arm's own, with probabilities to 0.0001."))
+    for column, name, shown, written in zip(st.columns(2), names, (ours, theirs), ids, strict=True):
+        with column:
+            likeliest = at(shown.alternatives, token)
+            if likeliest:
+                st.caption(markdown_free(name))
+                show_table(frames.alternatives_frame(likeliest, written))
+                if all(one.token != written for one in likeliest):
+                    st.caption(f"Token id {written} was written, which is none of these.")
+            elif written is None:
+                st.caption(f"{markdown_free(name)}: the answer had ended.")
+            else:
+                st.caption(f"{markdown_free(name)}: other likely tokens were not stored.")
+
+
 def _where(found: Parting) -> str:
     if found.characters is None:
         return "Both arms gave the same text."
     token = "which token that is was not stored"
     if found.token is not None:
         ids = " against ".join("the end" if i is None else f"id {i}" for i in found.ids)
-        token = f"token {found.token + 1}, {ids}; other likely tokens there are not stored"
+        token = f"token {found.token + 1}, {ids}"
     return f"After {found.characters:,} equal characters: {token}."

@@ -50,7 +50,8 @@ class Flip:
 class Shown:
     """One sample with all that is stored of it.
 
-    `scores` are metric, filter, value, error class, scoring version, and what the filter left.
+    `scores` are metric, filter, value, error class, scoring version, and what the filter left. `alternatives` are
+    as `evalsvc.alternatives` packs them.
     """
 
     sample_id: int
@@ -76,6 +77,7 @@ class Shown:
     handed_over: bool
     scores: tuple[tuple[str, str, float, str | None, str, str | None], ...] = ()
     turns: tuple[Turn, ...] = field(default=())
+    alternatives: bytes | None = None
 
     @property
     def answers(self) -> list[str]:
@@ -215,12 +217,12 @@ def counterpart(store: Store, arm: ArmRecord, shown: Shown) -> Shown | None:
 
 
 def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
-    query = select(Sample, ItemRow).join(ItemRow, Sample.item_pk == ItemRow.id)
+    query = select(Sample, ItemRow, Sample.alternatives).join(ItemRow, Sample.item_pk == ItemRow.id)
     with store.session() as session:
         found = session.execute(query.where(Sample.arm_id == arm.id, where).limit(1)).first()
         if found is None:
             return None
-        row, item = found
+        row, item, packed = found
         kept = (ScoreRow.metric, ScoreRow.filter, ScoreRow.value, ScoreRow.error_class, ScoreRow.scoring_version)
         wanted = select(*kept, ScoreRow.filtered).where(ScoreRow.sample_id == row.id)
         scores = session.execute(wanted.order_by(ScoreRow.id)).all()
@@ -253,6 +255,7 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
         handed_over=row.handed_over,
         scores=tuple((s[0], s[1], s[2], s[3], s[4], s[5]) for s in counted if s.scoring_version == newest),
         turns=tuple(turns),
+        alternatives=packed,
     )
 
 

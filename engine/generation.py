@@ -11,7 +11,7 @@ from .arm import Arm
 from .jobs import Job, Ticket, deadline_problem, refuse, whole
 from .prompts import Lane, Prompt
 from .requests import GenerateRequest, GenerateResult, TextPiece, Timings, TokenLogprobs
-from .sampling import Choice, Sampling, choose, problem, top_logprobs
+from .sampling import Choice, Sampling, all_top_logprobs, choose, problem
 from .text import Text, foreign_id, hash_ids
 from .writing import Writer
 
@@ -33,6 +33,7 @@ class GenerateJob(Job):
         eos_ids = () if request.ignore_eos else text.eos_ids
         self._writer = Writer(text, prompt[-1], request.stop, eos_ids, request.keep_special)
         self._logprobs: list[TokenLogprobs] = []
+        self._text = text
         self._times = list[float]()
 
     @property
@@ -44,13 +45,13 @@ class GenerateJob(Job):
         seen = () if self._sampling.repetition_penalty == 1 else [*self.prompt, *self.generated]
         return Choice(self._sampling, self.sample, len(self.generated), seen)
 
-    def push(self, token: int, row: Tensor) -> None:
-        """Takes a token, drawn from logits of shape (vocabulary,); finishes with the one that ends the answer."""
+    def push(self, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Takes a token, with its log-probabilities where they were asked; finishes with the one that ends it."""
         request = self.request
         self.generated.append(token)
         self._times.append(perf_counter() - self.submitted)
-        if request.logprobs is not None:
-            self._logprobs.append(top_logprobs(row, token, request.logprobs))
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
         ended = self._writer.push(token)
         done = ended or len(self.generated) == request.max_tokens
         text = self._writer.finish() if done else ""
@@ -82,6 +83,7 @@ class GenerateJob(Job):
             text=text,
             token_ids=tuple(self.generated),
             logprobs=None if self.request.logprobs is None else tuple(self._logprobs),
+            texts=self._text.apart({token for entry in self._logprobs for token, _ in entry.top}),
             prompt_tokens=len(self.prompt),
             prompt_sha256=hash_ids(self.prompt),
             finish_reason=reason,
@@ -158,7 +160,13 @@ def take_tokens(rows: Tensor, takers: Sequence[tuple[int, GenerateJob, Lane]]) -
     which = [row for row, _, _ in takers]
     logits = rows if which == list(range(len(rows))) else rows[which]
     tokens = choose(logits, [job.choice() for _, job, _ in takers])
+    asked = [i for i, (_, job, _) in enumerate(takers) if job.request.logprobs is not None]
+    found: dict[int, TokenLogprobs] = {}
+    if asked:
+        mine = logits if len(asked) == len(takers) else logits[asked]
+        ks = [takers[i][1].request.logprobs or 0 for i in asked]
+        found = dict(zip(asked, all_top_logprobs(mine, [tokens[i] for i in asked], ks), strict=True))
     for i, (token, (_, job, lane)) in enumerate(zip(tokens, takers, strict=True)):
-        job.push(token, logits[i])
+        job.push(token, found.get(i))
         if not job.done:
             lane.feed.append(token)

@@ -168,6 +168,7 @@ class GenerateResult:
         text: The answer, cut before the stop string.
         token_ids: Generated ids, the one that ended the answer included.
         logprobs: One entry a token, when asked.
+        texts: What each of the likeliest tokens in `logprobs` spells.
         prompt_tokens: Length of the rendered prompt in tokens.
         prompt_sha256: Hash of the rendered prompt's token ids.
         finish_reason: `stop` (EOS or stop string), `length`, or `tool_calls` where an endpoint listed calls; the other
@@ -184,6 +185,7 @@ class GenerateResult:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    texts: Mapping[int, str] = field(default_factory=dict)
     prompt_tokens: int
     prompt_sha256: str
     finish_reason: FinishReason

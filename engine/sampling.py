@@ -24,6 +24,9 @@ from torch import Tensor
 
 from .requests import GenerateRequest, TokenLogprobs
 
+BLOCK = 64  # values of a row whose largest is looked at first
+TIES = 8  # tokens read beyond those that are named, for they may tie
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -110,14 +113,65 @@ def top_logprobs(row: Tensor, token: int, k: int) -> TokenLogprobs:
         token: The token that was taken.
         k: How many of the likeliest to name, descending; of equal ones the lower id comes first.
     """
-    logprobs = row.log_softmax(dim=-1)
-    k = min(k, len(row))
-    top: list[tuple[int, float]] = []
-    if k:
-        among = (row >= row.topk(k).values[-1]).nonzero().squeeze(1)
-        ids = among[row[among].argsort(descending=True, stable=True)[:k]]
-        top = list(zip(ids.tolist(), logprobs[ids].tolist(), strict=True))
-    return TokenLogprobs(token=token, logprob=float(logprobs[token]), top=tuple(top))
+    return all_top_logprobs(row[None], [token], [k])[0]
+
+
+def all_top_logprobs(rows: Tensor, tokens: Sequence[int], ks: Sequence[int]) -> list[TokenLogprobs]:
+    """The same of many rows at once, in a few operations for all of them.
+
+    Args:
+        rows: Logits, shape (rows, vocabulary), fp32.
+        tokens: One a row.
+        ks: One a row.
+    """
+    vocabulary = rows.shape[1]
+    count = min(max(ks) + TIES, vocabulary)
+    logprobs = rows.log_softmax(dim=-1)
+    values, ids = largest(rows, count)
+    own = torch.tensor(tokens, device=rows.device)[:, None]
+    held = logprobs.gather(1, torch.cat([ids, own], dim=1)).tolist()
+    found: list[TokenLogprobs] = []
+    for row, (value, named, token, k) in enumerate(zip(values.tolist(), ids.tolist(), tokens, ks, strict=True)):
+        k = min(k, vocabulary)
+        if k > 0 and count < vocabulary and value[k - 1] == value[-1]:  # more may tie than were read
+            top = _with_ties(rows[row], logprobs[row], value[-1], k)
+        else:
+            distinct = len({*value[: k + 1]}) == min(k + 1, count)
+            order = range(k) if distinct else sorted(range(count), key=lambda i: (-value[i], named[i]))[:k]
+            top = tuple((named[i], held[row][i]) for i in order)
+        found.append(TokenLogprobs(token=token, logprob=held[row][-1], top=top))
+    return found
+
+
+def _with_ties(row: Tensor, logprobs: Tensor, least: float, k: int) -> tuple[tuple[int, float], ...]:
+    """The k likeliest of a row, the last of which has this logit, as many others may have."""
+    among = (row >= least).nonzero().squeeze(1)
+    ids = among[row[among].argsort(descending=True, stable=True)[:k]]
+    return tuple(zip(ids.tolist(), logprobs[ids].tolist(), strict=True))
+
+
+def largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values of each row and where they are, descending, as `Tensor.topk`; of ties any.
+
+    On a processor topk reads a row slowly. Every one of the k largest lies in one of the k blocks with the largest
+    maxima (a block outside of them has k values before it), so that only those blocks are read again.
+
+    Args:
+        rows: Shape (rows, vocabulary).
+        k: From 1 to the vocabulary.
+    """
+    count, vocabulary = rows.shape
+    blocks = vocabulary // BLOCK
+    if rows.device.type != "cpu" or blocks <= 4 * k:
+        top = rows.topk(k, dim=-1)
+        return top.values, top.indices
+    whole = rows[:, : blocks * BLOCK].reshape(count, blocks, BLOCK)
+    chosen = whole.amax(dim=-1).topk(k, dim=-1).indices
+    inside = chosen[..., None] * BLOCK + torch.arange(BLOCK)
+    rest = torch.arange(blocks * BLOCK, vocabulary).expand(count, -1)
+    places = torch.cat([inside.flatten(1), rest], dim=1)
+    top = rows.gather(1, places).topk(k, dim=-1)
+    return top.values, places.gather(1, top.indices)
 
 
 def filtered(row: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -179,6 +179,17 @@ class Text:
             clean_up_tokenization_spaces=False,
             spaces_between_special_tokens=False,
         )
+
+    def apart(self, ids: Set[int]) -> dict[int, str]:
+        """What each id spells behind other text, special tokens included."""
+        for token in ids - self._apart.keys():
+            once, twice = self.spelt([token]), self.spelt([token, token])
+            self._apart[token] = twice[len(once) :] if twice.startswith(once) else once
+        return {token: self._apart[token] for token in ids}
+
+    @cached_property
+    def _apart(self) -> dict[int, str]:
+        return {}
 
     @cached_property
     def special_tokens(self) -> dict[int, str]:

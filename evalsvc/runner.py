@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from evalsvc import alternatives
 from evalsvc.decision import Stop
 from evalsvc.engine.requests import (
     Answer,
@@ -255,6 +256,7 @@ def _request(question: Question, request: Asked, key: str, arms: tuple[str, ...]
     """A suite's request as the target gets it."""
     if isinstance(request, GenerateRequest):
         request = seeded(request, question.suite, question.item, question.repeat, turn)
+        request = request if request.logprobs is not None else replace(request, logprobs=alternatives.TOP)
     elif question.through:
         request = replace(request, through=question.through)  # pyright: ignore[reportArgumentType]
     return replace(request, id=key, arms=arms)
@@ -344,7 +346,14 @@ def _scored(question: Question, answers: Sequence[Answer]) -> NewSample:
         timings={name: sum(getattr(a.timings, name) for a in answers) for name in asdict(last.timings)},
         scores=scores,
         turns=_turns(answers),
+        alternatives=_alternatives(answers),
     )
+
+
+def _alternatives(answers: Sequence[Answer]) -> bytes | None:
+    """What else the tokens of generated answers could have been, as it is stored; nothing of log-likelihoods."""
+    generated = [answer for answer in answers if isinstance(answer, GenerateResult)]
+    return alternatives.pack(generated) if generated else None
 
 
 def _turns(answers: Sequence[Answer]) -> tuple[Turn, ...]:

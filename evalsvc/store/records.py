@@ -73,6 +73,7 @@ class NewSample:
     scoring_version: str = ""
     scores: tuple[NewScore, ...] = ()
     turns: tuple[Turn, ...] = ()
+    alternatives: bytes | None = None
     incident: NewIncident | None = None
 
     @property

@@ -23,6 +23,7 @@ _TEXT_FIELDS = (*_ITEM_KEY, "request_hash", "settings_hash", *_ITEM_FIELDS[:4])
 _PLAIN = (
     *("request_hash", "settings_hash", "rendered_hash", "repeat", "through", "status", "error_class"),
     *("finish_reason", "prompt_tokens", "answer_tokens", "stage_tokens", "handed_over", "timings"),
+    "alternatives",
 )  # fields of a sample that are stored as they come
 _SCORE_FIELDS = ("metric", "filter", "value", "error_class")
 _SCORE_COLUMNS = ("sample_id", "scoring_version", *_SCORE_FIELDS, "filtered")

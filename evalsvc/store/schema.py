@@ -6,7 +6,7 @@ Points are never stored: proportions are.
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Double, ForeignKey, Index, Text, UniqueConstraint, false
+from sqlalchemy import JSON, Double, ForeignKey, Index, LargeBinary, Text, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from evalsvc.store.texts import PackedJSON, PackedText
@@ -106,7 +106,8 @@ class Sample(Base):
     `status` is scored | error | skipped. `through` is the stage asked to produce the scored logits of a
     log-likelihood item, empty for a generation. `stage_tokens` counts scored tokens per stage, `handed_over` says
     whether decode read a context that prefill computed. `answer` is text, or JSON text for log-likelihoods; `escaped`
-    says that it or the prompt holds `\\udc80`-like escapes for what no database text can hold.
+    says that it or the prompt holds `\\udc80`-like escapes for what no database text can hold. `alternatives` are the
+    likeliest tokens at each generated one (`evalsvc.alternatives`), null where nobody said them.
     """
 
     __tablename__ = "samples"
@@ -136,6 +137,7 @@ class Sample(Base):
     stage_tokens: Mapped[dict[str, Any]]
     handed_over: Mapped[bool] = mapped_column(default=False)
     timings: Mapped[dict[str, Any]]  # queue_s, prefill_s, decode_s
+    alternatives: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
     created_at: Mapped[str] = mapped_column(default=utc_now)
     item: Mapped[ItemRow] = relationship()
     scores: Mapped[list["ScoreRow"]] = relationship(cascade="all, delete-orphan")

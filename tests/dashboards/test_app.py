@@ -4,6 +4,7 @@ import html
 import json
 import shutil
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
+from evalsvc.alternatives import pack
 from evalsvc.dashboards import reads_arms, reads_flips
 from evalsvc.dashboards.pages import PAGES
+from evalsvc.engine.requests import GenerateResult, TokenLogprobs
 from evalsvc.gate import decide_gate
 from evalsvc.history import arms_of, histories
 from evalsvc.policy import Policy
@@ -23,7 +26,7 @@ from evalsvc.store.baselines import promote
 from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, NoticeRow, ScheduleRow
 from evalsvc.store.measurements import save
 from evalsvc.store.recording import record_run
-from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored
+from evalsvc.store.records import Measurement, NewSample, NewScore, Rescored, Turn
 from evalsvc.store.schema import Sample
 from evalsvc.store.session import open_store
 from evalsvc.suites.toolcall.suite import ToolCallSuite
@@ -519,9 +522,10 @@ def test_divergence_shows_quantiles_by_stage_and_place_and_says_which_were_not_s
 @pytest.fixture
 def sides(tmp_path):
     """`sides(base, cand)`: a database with one sample in each of two arms, as these fields say it; gives its path."""
+    numbers = iter(range(9))
 
     def make(base, cand):
-        path = tmp_path / "sides.db"
+        path = tmp_path / f"sides{next(numbers)}.db"
         with open_store(path, create=True) as store:
             run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
             for name, fields in (("base", base), ("cand", cand)):
@@ -552,6 +556,32 @@ def test_lm05_a_sample_shows_what_the_filter_left_with_its_stray_character(run_a
     words = words_of(app)
     assert "What the filter strict left:" in words and "What the filter strict left (ends with ␠):" in words
     assert "filter whole" not in words
+
+
+def test_a_sample_names_the_likeliest_tokens_where_the_answers_part(run_app, words_of, markup_of, sides):
+    first = [(7, -0.1), (8, -3.0)]
+    places = {"Yes": (first, [(5, log(0.75)), (6, log(0.25))]), "No": (first, [(6, log(0.5)), (9, log(0.375))])}
+
+    def said(word, value):
+        entries = tuple(TokenLogprobs(top[0][0], top[0][1], tuple(top)) for top in places[word])
+        ids = tuple(entry.token for entry in entries)
+        about = {"id": "i", "text": word, "prompt_tokens": 1, "prompt_sha256": "p", "finish_reason": "stop"}
+        texts = {5: " <b>Yes", 6: " No"}
+        packed = pack([GenerateResult(**about, token_ids=ids, stage_tokens={}, logprobs=entries, texts=texts)])
+        score = NewScore(metric="exact_match", filter="strict", value=value)
+        turns = (Turn(None, None, ids),)
+        return {"answer": f"So {word}", "scores": (score,), "turns": turns, "alternatives": packed}
+
+    app = run_app(sides(said("Yes", 1.0), said("No", 0.0)), "sample")
+    ours, theirs = (found.value for found in app.dataframe if "written" in found.value)
+    assert ours["token"].tolist() == ['" <b>Yes"', '" No"'] and ours["written"].tolist() == ["✓", ""]
+    assert ours["probability"].tolist() == [0.75, 0.25] and theirs["probability"].tolist() == [0.5, 0.375]
+    assert theirs["id"].tolist() == [6, 9] and theirs["token"].isna().tolist() == [False, True]
+    assert "After 3 equal characters: token 2, id 5 against id 6." in markup_of(app)
+    assert "Likeliest at token 2" in markup_of(app)
+    bare = said("No", 0.0) | {"alternatives": None}
+    words = words_of(run_app(sides(said("Yes", 1.0), bare), "sample"))
+    assert "cand: other likely tokens were not stored." in words
 
 
 def test_a_sample_says_what_was_right_argument_by_argument(run_app, words_of, database, tmp_path):

@@ -163,6 +163,13 @@ def test_logprobs_are_the_softmax_of_the_logits_at_each_token(engine, ids):
         assert entry.top[0] == (entry.token, entry.logprob)  # greedy: what was written is the likeliest
 
 
+def test_the_likeliest_are_named_with_their_texts_and_change_no_answer(engine, ids):
+    bare, asked = (ask(engine, ids(21, 4), 12, logprobs=k) for k in (None, 5))
+    assert bare.token_ids == asked.token_ids and bare.text == asked.text
+    named = {token for entry in asked.logprobs for token, _ in entry.top}
+    assert asked.texts.keys() == named and len(named) > 5 and bare.texts == {}
+
+
 def test_logprobs_are_the_models_own_and_not_the_filtered_ones(drawn, ids):
     """A token drawn at a high temperature from two is still named with its probability among all."""
     answer = ask(drawn, ids(20, 6), 12, temperature=50.0, top_k=2, logprobs=2, seed=1)

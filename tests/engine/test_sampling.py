@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from transformers.generation.logits_process import (
@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 
 from evalsvc.engine import sampling
 from evalsvc.engine.requests import GenerateRequest
-from evalsvc.engine.sampling import Choice, Sampling, choose, filtered, problem, top_logprobs
+from evalsvc.engine.sampling import Choice, Sampling, all_top_logprobs, choose, filtered, problem, top_logprobs
 
 LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40)
 TIED = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=40)
@@ -370,6 +370,22 @@ def test_log_probabilities_are_the_models_and_the_likeliest_come_first(logits, k
     order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:k]
     assert [i for i, _ in found.top] == order
     assert [p for _, p in found.top] == pytest.approx([logits[i] - total for i in order], abs=1e-5)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.sampled_from([0, 1, 5, 20]), st.sampled_from([0.5, 2.0, None]))
+@settings(max_examples=40, deadline=None)
+def test_the_likeliest_of_many_rows_are_those_of_each_whether_logits_tie_or_not(seed, count, k, step):
+    """Over a vocabulary that is read block by block, with a rest behind its last block."""
+    rows = torch.randn(count, 64 * 120 + 17, generator=torch.Generator().manual_seed(seed)) * 4
+    rows = rows if step is None else (rows / step).round() * step
+    rows[:, -3] = rows.max()
+    tokens = [int(row.argmin()) for row in rows]
+    for row, token, found in zip(rows, tokens, all_top_logprobs(rows, tokens, [k] * count), strict=True):
+        logprobs = row.log_softmax(-1)
+        order = row.argsort(descending=True, stable=True)[:k].tolist()
+        assert (found.token, found.logprob) == (token, pytest.approx(float(logprobs[token]), abs=1e-5))
+        assert [i for i, _ in found.top] == order
+        assert [p for _, p in found.top] == pytest.approx(logprobs[order].tolist(), abs=1e-5)
 
 
 def test_the_greedy_token_is_the_first_of_the_likeliest():

@@ -50,6 +50,13 @@ TEMPLATE = (
 USER = {"role": "user", "content": "hi é"}
 
 
+def test_tokens_are_spelt_one_by_one_as_they_stand_behind_others(chat, text):
+    ids = chat.encode("hi é<|end|>")
+    found = chat.apart(set(ids))
+    assert [found[i] for i in ids] == ["<bos>", "h", "i", " ", "\ufffd", "\ufffd", "<|end|>"]
+    assert chat.apart({ids[1]}) == {ids[1]: "h"} and chat.apart(set()) == {}
+
+
 @pytest.mark.parametrize("prompt", ["a", "<bos>a", "<bos>"])
 def test_a_text_begins_with_the_beginning_of_sequence_once(chat, prompt):
     ids = chat.encode(prompt)

@@ -347,7 +347,7 @@ def test_all_that_an_answer_is_made_of_is_stored_or_belongs_to_no_score():
     """Whoever gives an answer a new field decides here whether it is stored, for scoring again."""
     generated = {f.name for f in fields(GenerateResult)}
     assert generated == {
-        *("id", "arm", "sample", "text", "token_ids", "logprobs", "prompt_tokens"),
+        *("id", "arm", "sample", "text", "token_ids", "logprobs", "texts", "prompt_tokens"),
         *("prompt_sha256", "finish_reason", "stage_tokens", "timings", "token_times_s", "tool_calls"),
     }
     assert {f.name for f in fields(ScoreResult)} - generated == {

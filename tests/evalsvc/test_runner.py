@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from evalsvc import runner
+from evalsvc.alternatives import at
 from evalsvc.engine.requests import (
     Answer,
     GenerateRequest,
@@ -19,9 +20,10 @@ from evalsvc.engine.requests import (
     ScoreRequest,
     ScoreResult,
     Timings,
+    TokenLogprobs,
 )
 from evalsvc.errors import EngineError, EvidenceError, StoreError
-from evalsvc.questions import Question, questions
+from evalsvc.questions import Question, questions, settings_hash
 from evalsvc.runner import ArmRun, Outcome, run_group
 from evalsvc.store import queries, writer
 from evalsvc.store.schema import Sample, ScoreRow
@@ -174,6 +176,27 @@ def test_all_is_asked_once_and_stored_with_its_score(store, arm):
     held = queries.arms(store, arm.run_id)[0]
     values = {pair.item_id: pair.baseline.value for pair in queries.pairs(store, held, held) if pair.baseline}
     assert values == {f"i{n:02}": float(n == 1) for n in range(40)}
+
+
+def test_what_else_a_token_could_have_been_is_stored_and_is_in_no_hash(store, arm):
+    class Saying(FakeTarget):
+        """Names the likeliest tokens of those answers whose request asks for them."""
+
+        def submit(self, requests):
+            for result in super().submit(requests):
+                assert {request.logprobs for request in requests} == {5}
+                top = tuple((token, -float(token)) for token in range(5))
+                yield replace(result, logprobs=(TokenLogprobs(0, 0.0, top),) * 2, texts={0: " a"})
+
+    (asked,) = ask(1)
+    run_one(store, Saying(), arm, [asked], seed=1)
+    with store.session() as session:
+        (sample,) = session.scalars(select(Sample))
+        assert sample.settings_hash == settings_hash(asked.request) and asked.request.logprobs is None
+        assert [(one.token, one.text) for one in at(sample.alternatives, 1)][:2] == [(0, " a"), (1, None)]
+    run_one(store, FakeTarget(), arm, ask(2), seed=1)
+    with store.session() as session:
+        assert session.scalars(select(Sample.alternatives).order_by(Sample.id)).all()[1:] == [None]
 
 
 def test_only_what_is_missing_is_asked(store, arm):

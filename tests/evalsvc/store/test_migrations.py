@@ -11,7 +11,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Boolean, Connection, Float, Integer, MetaData, create_engine, inspect, select, text
+from sqlalchemy import Boolean, Connection, Float, Integer, LargeBinary, MetaData, create_engine, inspect, select, text
 
 from evalsvc.errors import StoreError
 from evalsvc.store import migrations, queries, revisions
@@ -71,6 +71,8 @@ def value_for(column: Any) -> Any:
         return 1 if isinstance(column.type, Integer) else value_for(key.column)
     if isinstance(column.type, Boolean):
         return True
+    if isinstance(column.type, LargeBinary):
+        return b"\0\xff"
     if isinstance(column.type, Integer | Float):
         return 1
     return {"k": ["é", 0.1]} if column.type.python_type is dict else f"text of {column.name}"

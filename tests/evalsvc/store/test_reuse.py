@@ -8,7 +8,7 @@ from evalsvc.store import queries, writer
 from evalsvc.store.answers import answers
 from evalsvc.store.records import NewScore, Turn
 from evalsvc.store.reuse import copy_samples
-from evalsvc.store.schema import ScoreRow
+from evalsvc.store.schema import Sample, ScoreRow
 
 
 def finish(store, build, *items, kind="main", proof="matched", **changes) -> int:
@@ -40,12 +40,14 @@ def test_the_newest_of_the_same_arm_is_copied_once_with_all_its_parts(store, bui
     assert next(run for run in queries.runs(store) if run.id == run_id).samples == 3
 
 
-def test_a_copy_knows_what_filters_left(store, build):
-    finish(store, build, 1, scores=(NewScore(metric="acc", filter="none", value=0.0, filtered="(D)."),))
+def test_a_copy_knows_what_filters_left_and_what_else_tokens_could_have_been(store, build):
+    score = NewScore(metric="acc", filter="none", value=0.0, filtered="(D).")
+    finish(store, build, 1, scores=(score,), alternatives=b"\0\xff\\")
     mine = build.arm(build.run())
     assert copy_samples(store, mine, {build.sample(1).key}, {"tasks": "1"}) == {"1:base": 1}
     with store.session() as session:
         assert [row.filtered for row in session.scalars(select(ScoreRow))] == ["(D).", "(D)."]
+        assert session.scalars(select(Sample.alternatives)).all() == [b"\0\xff\\"] * 2
 
 
 def test_what_has_no_score_or_another_scoring_version_is_asked(store, build):
