@@ -6,13 +6,14 @@ Points are never stored: proportions are.
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Double, ForeignKey, Index, LargeBinary, Text, UniqueConstraint, false
+from sqlalchemy import JSON, Double, ForeignKey, Index, LargeBinary, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from evalsvc.store.texts import PackedJSON, PackedText
 
 REVISION = "0006"  # the newest of store/migrations, which say how to add one
 READABLE_FROM = "0006"  # files from this revision on are read as they are; "0000" is before there were revisions
+_BROKEN = text("error_class = 'integrity'")  # few samples, and none of most runs
 
 
 def utc_now() -> str:
@@ -114,6 +115,7 @@ class Sample(Base):
     __table_args__ = (
         UniqueConstraint("run_id", "arm_fingerprint", "item_pk", "request_hash", "settings_hash", "repeat"),
         Index("ix_samples_of_arm", "arm_id", "item_pk", "through", "repeat", "status"),
+        Index("ix_samples_of_incidents", "run_id", "arm_id", sqlite_where=_BROKEN, postgresql_where=_BROKEN),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
