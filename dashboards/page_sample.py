@@ -143,16 +143,20 @@ def _expected(store: Store, arm: ArmRecord, ours: Shown | None, theirs: Shown, n
 
 def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None:
     found = parting(ours, theirs)
-    st.html(markup.title("Where the answers part", _where(found)))
+    several = max(len(ours.turns), len(theirs.turns)) > 1
+    st.html(markup.title("Where the answers part", _where(found, several)))
     if found.characters is not None:
         start = max(0, found.characters - BEFORE)
-        both = ("…" if start else "") + ours.answer[start : found.characters]
-        for column, name, text in zip(st.columns(2), (baseline, candidate), (ours.answer, theirs.answer), strict=True):
+        both = ("…" if start else "") + found.texts[0][start : found.characters]
+        for column, name, text in zip(st.columns(2), (baseline, candidate), found.texts, strict=True):
             with column:
                 st.caption(markdown_free(name))
                 st.html(markup.parted(both, text[found.characters : found.characters + AFTER]))
     if found.token is not None:
-        _alternatives(ours, theirs, found.token, found.ids, (baseline, candidate))
+        of_turn = f" of turn {found.turn + 1}" if several else ""
+        title = f"Likeliest at token {found.token + 1}{of_turn}"
+        st.html(markup.title(title, "Each arm's own, with probabilities to 0.0001."))
+        _alternatives(found, (ours, theirs), (baseline, candidate))
     st.html(markup.title("Scores", "Every metric of this answer, under the scoring version that counts."))
     show_table(frames.score_frame(ours, theirs))
     fields = fields_of(ours.answer, theirs.answer)
@@ -161,14 +165,11 @@ def _compared(ours: Shown, theirs: Shown, baseline: str, candidate: str) -> None
         show_table(frames.field_frame(fields))
 
 
-def _alternatives(
-    ours: Shown, theirs: Shown, token: int, ids: tuple[int | None, int | None], names: tuple[str, str]
-) -> None:
+def _alternatives(found: Parting, both: tuple[Shown, Shown], names: tuple[str, str]) -> None:
     """The likeliest tokens of both arms at the first one that differs."""
-    st.html(markup.title(f"Likeliest at token {token + 1}", "Each arm's own, with probabilities to 0.0001."))
-    for column, name, shown, written in zip(st.columns(2), names, (ours, theirs), ids, strict=True):
+    for column, name, shown, place, written in zip(st.columns(2), names, both, found.places, found.ids, strict=True):
         with column:
-            likeliest = at(shown.alternatives, token)
+            likeliest = () if written is None else at(shown.alternatives, place)
             if likeliest:
                 st.caption(markdown_free(name))
                 show_table(frames.alternatives_frame(likeliest, written))
@@ -180,11 +181,12 @@ def _alternatives(
                 st.caption(f"{markdown_free(name)}: other likely tokens were not stored.")
 
 
-def _where(found: Parting) -> str:
+def _where(found: Parting, several: bool) -> str:
     if found.characters is None:
         return "Both arms gave the same text."
     token = "which token that is was not stored"
     if found.token is not None:
         ids = " against ".join("the end" if i is None else f"id {i}" for i in found.ids)
         token = f"token {found.token + 1}, {ids}"
-    return f"After {found.characters:,} equal characters: {token}."
+    of_turn = f" of turn {found.turn + 1}" if several else ""
+    return f"After {found.characters:,} equal characters{of_turn}: {token}."

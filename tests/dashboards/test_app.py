@@ -558,30 +558,58 @@ def test_lm05_a_sample_shows_what_the_filter_left_with_its_stray_character(run_a
     assert "filter whole" not in words
 
 
-def test_a_sample_names_the_likeliest_tokens_where_the_answers_part(run_app, words_of, markup_of, sides):
-    first = [(7, -0.1), (8, -3.0)]
-    places = {"Yes": (first, [(5, log(0.75)), (6, log(0.25))]), "No": (first, [(6, log(0.5)), (9, log(0.375))])}
+@pytest.fixture
+def generated():
+    """`generated(turns)`: a sample's fields, of answers told as text and, by token, what was likeliest there."""
 
-    def said(word, value):
-        entries = tuple(TokenLogprobs(top[0][0], top[0][1], tuple(top)) for top in places[word])
-        ids = tuple(entry.token for entry in entries)
-        about = {"id": "i", "text": word, "prompt_tokens": 1, "prompt_sha256": "p", "finish_reason": "stop"}
-        texts = {5: " <b>Yes", 6: " No"}
-        packed = pack([GenerateResult(**about, token_ids=ids, stage_tokens={}, logprobs=entries, texts=texts)])
+    def make(turns, value=1.0):
+        answers = []
+        for text, places in turns:
+            entries = tuple(TokenLogprobs(top[0][0], top[0][1], tuple(top)) for top in places)
+            about = {"id": "i", "prompt_tokens": 1, "prompt_sha256": "p", "finish_reason": "stop", "stage_tokens": {}}
+            ids = tuple(entry.token for entry in entries)
+            about |= {"token_ids": ids, "texts": {5: " <b>Yes", 6: " No"}, "logprobs": entries}
+            answers.append(GenerateResult(**about, text=text))
+        stored = [Turn(answer.text, "stop", answer.token_ids) for answer in answers]
+        stored[-1] = Turn(None, None, answers[-1].token_ids)
         score = NewScore(metric="exact_match", filter="strict", value=value)
-        turns = (Turn(None, None, ids),)
-        return {"answer": f"So {word}", "scores": (score,), "turns": turns, "alternatives": packed}
+        fields = {"answer": answers[-1].text, "scores": (score,), "turns": tuple(stored)}
+        return fields | {"alternatives": pack(answers)}
 
-    app = run_app(sides(said("Yes", 1.0), said("No", 0.0)), "sample")
+    return make
+
+
+FIRST = [(7, -0.1), (8, -3.0)]
+YES, NO = [(5, log(0.75)), (6, log(0.25))], [(6, log(0.5)), (9, log(0.375))]
+
+
+def test_a_sample_names_the_likeliest_tokens_where_the_answers_part(run_app, words_of, markup_of, sides, generated):
+    yes, no = generated([("So Yes", [FIRST, YES])]), generated([("So No", [FIRST, NO])], 0.0)
+    app = run_app(sides(yes, no), "sample")
     ours, theirs = (found.value for found in app.dataframe if "written" in found.value)
     assert ours["token"].tolist() == ['" <b>Yes"', '" No"'] and ours["written"].tolist() == ["✓", ""]
     assert ours["probability"].tolist() == [0.75, 0.25] and theirs["probability"].tolist() == [0.5, 0.375]
     assert theirs["id"].tolist() == [6, 9] and theirs["token"].isna().tolist() == [False, True]
     assert "After 3 equal characters: token 2, id 5 against id 6." in markup_of(app)
     assert "Likeliest at token 2" in markup_of(app)
-    bare = said("No", 0.0) | {"alternatives": None}
-    words = words_of(run_app(sides(said("Yes", 1.0), bare), "sample"))
+    words = words_of(run_app(sides(yes, no | {"alternatives": None}), "sample"))
     assert "cand: other likely tokens were not stored." in words
+
+
+def test_turns_that_part_are_shown_with_the_likeliest_tokens_of_their_own_turn(
+    run_app, words_of, markup_of, sides, generated
+):
+    """The second of three: the last ones are equal, and each arm's tokens are counted from its own first one."""
+    turns = [("Let me see.", [FIRST, FIRST, FIRST]), ("So Yes", [FIRST, YES]), ("Done.", [FIRST])]
+    other = [turns[0], ("So No", [FIRST, NO]), turns[2]]
+    app = run_app(sides(generated(turns), generated(other, 0.0)), "sample")
+    ours, theirs = (found.value for found in app.dataframe if "written" in found.value)
+    assert ours["id"].tolist() == [5, 6] and theirs["id"].tolist() == [6, 9]
+    assert "After 3 equal characters of turn 2: token 2, id 5 against id 6." in markup_of(app)
+    assert "Likeliest at token 2 of turn 2" in markup_of(app)
+    ended = run_app(sides(generated(turns[:2]), generated(turns, 0.0)), "sample")
+    assert "of turn 3: token 1, the end against id 7" in markup_of(ended)
+    assert "base: the answer had ended." in words_of(ended)
 
 
 def test_a_sample_says_what_was_right_argument_by_argument(run_app, words_of, database, tmp_path):
