@@ -2,15 +2,16 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TextIO
 
 from sqlalchemy import select
 
+from evalsvc.alternatives import unpack
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord, Side
-from evalsvc.store.schema import ItemRow, Sample, ScoreRow
+from evalsvc.store.schema import ItemRow, Sample, ScoreRow, TurnRow
 from evalsvc.store.session import Store
 
 _CHUNK = 500
@@ -48,6 +49,40 @@ def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[s
             none: dict[str, Any] = dict.fromkeys(names)
             for score in found or [none]:
                 yield {"arm": arm.address, **sample, **score}
+
+
+def token_rows(store: Store, arm: ArmRecord) -> Iterator[dict[str, Any]]:
+    """A row for each generated token, in the order of storing, with the likeliest ones there.
+
+    `turn` and `token` count from 0; `likeliest` is None where nobody said them, as of recorded answers.
+    """
+    columns = [Sample.id, ItemRow.suite, ItemRow.family, ItemRow.item_id, Sample.through, Sample.repeat]
+    last = 0
+    while True:
+        query = select(*columns, Sample.alternatives).join(ItemRow, Sample.item_pk == ItemRow.id)
+        query = query.where(Sample.arm_id == arm.id, Sample.id > last)
+        with store.session() as session:
+            samples = [dict(row._mapping) for row in session.execute(query.order_by(Sample.id).limit(_CHUNK))]
+            if not samples:
+                return
+            wanted = select(TurnRow.sample_id, TurnRow.turn, TurnRow.token_ids)
+            wanted = wanted.where(TurnRow.sample_id.in_([sample["id"] for sample in samples]))
+            turns: dict[int, list[tuple[int, list[int]]]] = {}
+            for sample_id, turn, ids in session.execute(wanted.order_by(TurnRow.sample_id, TurnRow.turn)):
+                turns.setdefault(sample_id, []).append((turn, ids))
+        last = samples[-1]["id"]
+        for sample in samples:
+            packed, found = sample.pop("alternatives"), turns.get(sample.pop("id"), [])
+            yield from _tokens({"arm": arm.address, **sample}, found, packed)
+
+
+def _tokens(
+    about: dict[str, Any], turns: Sequence[tuple[int, Sequence[int]]], packed: bytes | None
+) -> Iterator[dict[str, Any]]:
+    written = [(turn, place, token) for turn, ids in turns for place, token in enumerate(ids)]
+    likeliest = [None] * len(written) if packed is None else [[vars(one) for one in all_] for all_ in unpack(packed)]
+    for (turn, place, token), named in zip(written, likeliest, strict=True):
+        yield {**about, "turn": turn, "token": place, "id": token, "likeliest": named}
 
 
 def pair_rows(store: Store, baseline: ArmRecord, candidate: ArmRecord) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,9 @@ def export(
     kind: Annotated[
         str, typer.Option("--format", metavar="csv|jsonl", help="CSV has no prompts and answers.")
     ] = "jsonl",
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="One row a generated token, with the five likeliest there; jsonl only.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; stdout without it.")] = None,
     db: Db = DEFAULT_DB,
 ) -> None:
@@ -24,23 +27,29 @@ def export(
     \b
     Examples:
       evalsvc export 3:kv-fp8 --out samples.jsonl
+      evalsvc export 3:kv-fp8 --tokens --out tokens.jsonl
       evalsvc export kv-fp8 --against bf16 --format csv --out pairs.csv
     """
     import sys
 
     from evalsvc.cli.common import refuse_unwritable
     from evalsvc.errors import ConfigError
-    from evalsvc.exporting import pair_rows, sample_rows, write_csv, write_jsonl
+    from evalsvc.exporting import pair_rows, sample_rows, token_rows, write_csv, write_jsonl
     from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
 
     if kind not in ("csv", "jsonl"):
         raise ConfigError(f"--format {kind}: is neither csv nor jsonl")
+    if tokens and (kind == "csv" or against is not None):
+        other = "--format csv" if kind == "csv" else "--against"
+        raise ConfigError(f"--tokens: goes without {other}; it writes the tokens of one arm as JSON lines")
     refuse_unwritable(out)
     write = write_csv if kind == "csv" else write_jsonl
     with open_store(db, read_only=True) as store:
         found = resolve_arm(store, arm)
-        if against is None:
+        if tokens:
+            rows = token_rows(store, found)
+        elif against is None:
             rows = sample_rows(store, found, texts=kind == "jsonl")
         else:
             rows = pair_rows(store, resolve_arm(store, against), found)

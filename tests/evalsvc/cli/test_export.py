@@ -3,10 +3,13 @@
 import csv
 import io
 import json
+from math import log
 
+from evalsvc.alternatives import pack
+from evalsvc.engine.requests import GenerateResult, TokenLogprobs
 from evalsvc.exporting import sample_rows, write_csv
 from evalsvc.store import queries, writer
-from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.records import NewSample, NewScore, Turn
 from evalsvc.store.session import open_store
 
 
@@ -34,6 +37,51 @@ def test_what_a_filter_left_is_told_with_its_score_where_texts_are(tmp_path):
         told = [row["filtered"] for row in sample_rows(store, found, texts=True)]
         bare = list(sample_rows(store, found, texts=False))
     assert told == ["(D).", None] and not any("filtered" in row for row in bare)
+
+
+def test_each_generated_token_comes_with_its_likeliest(evalsvc, tmp_path):
+    """Two turns of one sample; one whose likeliest nobody said; one that generated nothing."""
+    answers = [
+        GenerateResult(
+            id="i",
+            text="x",
+            token_ids=ids,
+            logprobs=tuple(TokenLogprobs(token, log(0.5), ((token, log(0.5)), (9, log(0.25)))) for token in ids),
+            texts={1: " é", 9: "\u2028"},
+            prompt_tokens=1,
+            prompt_sha256="p",
+            finish_reason="stop",
+            stage_tokens={},
+        )
+        for ids in ((1, 2), (1,))
+    ]
+    turns = (Turn("x", "stop", (1, 2)), Turn(None, None, (1,)))
+    path = tmp_path / "tokens.db"
+    with open_store(path, create=True) as store:
+        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 3}
+        arm = writer.open_arm(store, run, name="base", fingerprint="f", **facts)
+        item = {"suite": "s", "item_hash": "h", "family": "f", "cluster": "", "metric": "m", "filter": "none"}
+        item |= {"chance": 0.0, "scored_by": "generation", "request_hash": "r", "settings_hash": "s"}
+        own = {"one": {"turns": turns, "alternatives": pack(answers)}, "bare": {"turns": turns[1:]}, "none": {}}
+        samples = [NewSample(**item, item_id=name, rendered_hash=None, **fields) for name, fields in own.items()]
+        writer.add_samples(store, run, arm, samples)
+    code, out, _ = evalsvc("export", "1:base", "--tokens", "--db", path)
+    rows = [json.loads(line) for line in out.splitlines()]
+    said = [(row["item_id"], row["turn"], row["token"], row["id"]) for row in rows]
+    assert code == 0 and said == [("one", 0, 0, 1), ("one", 0, 1, 2), ("one", 1, 0, 1), ("bare", 0, 0, 1)]
+    second = {"token": 9, "probability": 0.25, "text": "\u2028"}
+    assert rows[2]["likeliest"] == [{"token": 1, "probability": 0.5, "text": " é"}, second]
+    assert rows[1]["likeliest"][0] == {"token": 2, "probability": 0.5, "text": None} and rows[3]["likeliest"] is None
+
+
+def test_tokens_are_those_of_one_arm_in_json_lines(evalsvc, db):
+    for more, why in (
+        (("--format", "csv"), "--tokens: goes without --format csv"),
+        (("--against", "base"), "--tokens: goes without --against"),
+    ):
+        code, _, said = evalsvc("export", "1:bad", "--tokens", *more, "--db", db)
+        assert code == 2 and why in said
 
 
 def test_pairs_say_what_was_lost(evalsvc, db, tmp_path):
