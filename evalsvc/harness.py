@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -389,6 +390,29 @@ def main() -> None:
     except EvalsvcError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except (ValueError, OSError) as error:
+        if not _said_of_the_command_line(error):
+            raise
+        print(f"error: {_remedy(str(error))}", file=sys.stderr)
+        sys.exit(ConfigError.exit_code)
+
+
+def _said_of_the_command_line(error: BaseException) -> bool:
+    """Whether lm-eval complains about what it was asked to do, of which nothing has begun."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("lm_eval.config.")
+
+
+def _remedy(complaint: str) -> str:
+    """lm-eval's complaint in one line, and where a task is unknown, what to do."""
+    line = " ".join(complaint.split())
+    unknown = line.removeprefix("Tasks not found: ")
+    if unknown == line:
+        return line
+    return (
+        f"--tasks: lm-eval knows no {unknown}; `python -m evalsvc.harness ls tasks` lists what it ships, "
+        "and the folder of a task file of yours goes with --include_path"
+    )
 
 
 register()

@@ -82,9 +82,16 @@ def value_of(cell: Any) -> float | None:
 
 
 def checked(
-    path: Path, check: Callable[[Line, Sequence[str]], None], may_lack: Callable[[Mapping[str, Any]], Sequence[str]]
+    path: Path,
+    check: Callable[[Line, Sequence[str], Sequence[str]], None],
+    may_lack: Callable[[Mapping[str, Any]], Sequence[str]],
 ) -> Iterator[tuple[Line, Mapping[str, Any]]]:
     """A table's rows, all with the columns of the first, but for those that a row may lack.
+
+    Args:
+        path: The table.
+        check: Looks at the first row's columns, and at those that it may lack.
+        may_lack: What a row may lack.
 
     Raises:
         ConfigError: Naming file and line.
@@ -95,13 +102,13 @@ def checked(
         given = {*row, *may_lack(row)}
         if columns is None:
             columns = given
-            check(line, list(dict.fromkeys([*row, *may_lack(row)])))
+            check(line, list(row), may_lack(row))
         elif columns != given:
             odd = sorted(columns ^ given)[0]
             raise ConfigError(f"{line}: column '{odd}' is not in every row; give all rows the same columns")
         yield line, row
     if columns is None:
-        raise ConfigError(f"{path}: holds no rows below its header")
+        raise ConfigError(f"{path}: holds no rows")
 
 
 def _absent_in_arm(row: Mapping[str, Any]) -> Sequence[str]:
@@ -109,8 +116,8 @@ def _absent_in_arm(row: Mapping[str, Any]) -> Sequence[str]:
     return ("answer", "error", *(["correct"] if row.get("error") else []))
 
 
-def _check_arm_columns(line: Line, columns: Sequence[str]) -> None:
-    missing = [name for name in ("item", "correct") if name not in columns]
+def _check_arm_columns(line: Line, columns: Sequence[str], absent: Sequence[str]) -> None:
+    missing = [name for name in ("item", "correct") if name not in (*columns, *absent)]
     unknown = [name for name in columns if name not in COLUMNS]
     if missing:
         near = get_close_matches(missing[0], unknown, n=1)
@@ -118,13 +125,12 @@ def _check_arm_columns(line: Line, columns: Sequence[str]) -> None:
         raw = {"tool_calls", "finish_reason"} & set(columns) and missing == ["correct"]
         hint = hint or ("; raw answers are scored by the cases that they answer: --cases FILE" if raw else "")
         hint = hint or ("; for a column an arm use --table" if missing == ["correct"] and unknown else "")
-        there = ", ".join(name for name in columns if name not in ("answer", "error"))
-        raise ConfigError(f"{line.path}: has no column '{missing[0]}', only {there}{hint}")
+        raise ConfigError(f"{line.path}: has no column '{missing[0]}', only {', '.join(columns)}{hint}")
     if unknown:
         raise ConfigError(f"{line.path}: unknown column '{unknown[0]}'; known: {', '.join(COLUMNS)}")
 
 
-def _check_table_columns(line: Line, columns: Sequence[str]) -> None:
+def _check_table_columns(line: Line, columns: Sequence[str], _: Sequence[str]) -> None:
     if "item" not in columns:
         raise ConfigError(f"{line.path}: has no column 'item', only {', '.join(columns)}")
     mixed = [name for name in ("correct", "answer", "error") if name in columns]

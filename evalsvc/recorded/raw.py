@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,18 @@ def _question(suite: Suite, item: Item) -> Question:
     return Question(suite, item, request, "")
 
 
-def _check_columns(line: Line, columns: Sequence[str]) -> None:
+def _check_columns(line: Line, columns: Sequence[str], absent: Sequence[str]) -> None:
     unknown = [name for name in columns if name not in COLUMNS]
+    for name in ("item", "finish_reason"):
+        if name not in (*columns, *absent):
+            near = get_close_matches(name, unknown, n=1)
+            ends = f"; it says how an answer ended: {', '.join(FINISHED)}" if name == "finish_reason" else ""
+            hint = f"; is it '{near[0]}'?" if near else ends
+            there = ", ".join(columns)
+            raise ConfigError(f"{line.path}: raw answers need a column '{name}'; the file has {there}{hint}")
     if unknown:
         hint = "; with --cases the cases say what is right" if unknown[0] == "correct" else ""
         raise ConfigError(f"{line.path}: unknown column '{unknown[0]}'; known: {', '.join(COLUMNS)}{hint}")
-    for name in ("item", "finish_reason"):
-        if name not in columns:
-            raise ConfigError(f"{line.path}: raw answers need a column '{name}'; there are {', '.join(columns)}")
 
 
 def _absent(row: Mapping[str, Any]) -> Sequence[str]:

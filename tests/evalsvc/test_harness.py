@@ -471,6 +471,28 @@ def test_a_mistake_is_one_sentence_on_the_command_line(monkeypatch, capsys, mode
     assert line.startswith("error: ") and word in line
 
 
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--tasks", "adddition"], "--tasks: lm-eval knows no adddition; `python -m evalsvc.harness ls tasks` lists"),
+        (["--tasks", "addition", "--config", "none.yaml"], "none.yaml"),
+    ],
+)
+def test_what_lm_eval_cannot_be_asked_is_one_sentence(monkeypatch, capsys, tmp_path, more, said):
+    """Through lm-eval's own part, which reads no task of its own here, for its index takes seconds."""
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    monkeypatch.setattr("lm_eval.__main__.setup_logging", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    given = ["harness", "run", "--model", "evalsvc", "--model_args", f"pretrained={tmp_path}", *more]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit) as stopped:
+        harness.main()
+    assert stopped.value.code == 2
+    assert [line for line in capsys.readouterr().err.splitlines() if said in line and line.startswith("error: ")]
+
+
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 

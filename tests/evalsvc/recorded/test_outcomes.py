@@ -86,7 +86,9 @@ def test_a_table_of_arms_gives_each_its_column(write):
         ("a.csv", "items,correct\na,1\n", r"a\.csv: has no column 'item', only items, correct; is it 'items'"),
         ("a.csv", "item,big,small\na,1,0\n", r"a\.csv: has no column 'correct', .* use --table"),
         ("a.csv", "item,correct,zzz\na,1,0\n", r"a\.csv: unknown column 'zzz'; known: item"),
-        ("a.csv", "item,correct\n", r"a\.csv: holds no rows below its header"),
+        ("a.csv", "item,correct\n", r"a\.csv: holds no rows$"),
+        ("a.jsonl", "\n", r"a\.jsonl: holds no rows$"),
+        ("a.jsonl", '{"item": 1, "answer": "x"}\n', r"a\.jsonl: has no column 'correct', only item, answer$"),
         ("a.csv", b"\xff\xfe", r"a\.csv: is not UTF-8 text"),
         (
             "a.jsonl",

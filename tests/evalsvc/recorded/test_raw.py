@@ -106,7 +106,9 @@ def test_a_csv_holds_lists_as_json_and_repeats(write, cases):
     [
         ([{"item": "z", "answer": "x", "finish_reason": "stop"}], "no case is called 'z'"),
         ([{"item": "a", "answer": "x", "finish_reason": "stop"}] * 2, ":2: item 'a' of suite 'calls' stands already"),
-        ([{"item": "a", "answer": "x"}], "raw answers need a column 'finish_reason'"),
+        ([{"item": "a", "answer": "x"}], "need a column 'finish_reason'; the file has item, answer; it says how an"),
+        ([{"item": "a", "finish": "stop"}], "column 'finish_reason'; the file has item, finish; is it 'finish'"),
+        ([{"id": "a", "finish_reason": "stop"}], "need a column 'item'; the file has id, finish_reason$"),
         ([{"item": "a", "finish_reason": "stop"}], ":1: has neither `answer` nor `tool_calls`"),
         ([{"item": "a", "tool_calls": {"a": 1}, "finish_reason": "stop"}], ":1: tool_calls is no list of objects"),
         ([{"item": "a", "tool_calls": "[", "finish_reason": "stop"}], ":1: tool_calls is no JSON"),
