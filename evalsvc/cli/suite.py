@@ -31,6 +31,9 @@ def import_(
         from evalsvc.suites.toolcall.bfcl import import_bfcl
 
         cases = import_bfcl(path)
+        faulty = [case["id"] for case in cases if "faults" in case]
+        if faulty:
+            note(f"answers that the case's own schema refuses, kept and named as its faults: {', '.join(faulty)}")
     else:
         from evalsvc.suites.formats.ifeval import import_ifeval
 
@@ -73,16 +76,19 @@ def validate(
     else:
         found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format])}
     problems = list(dict.fromkeys(problem for one in found.values() for problem in one.problems))
+    faults = list(dict.fromkeys(fault for one in found.values() for fault in one.faults))
     first = next(iter(found.values()))
-    document = {"cases": first.cases, "unproven": first.unproven, "formats": list(found), "problems": problems}
+    document = {"cases": first.cases, "unproven": first.unproven, "formats": list(found)}
+    document |= {"faults": faults, "problems": problems}
     if json:
         print_json({"schema": "evalsvc.suite.validate/1", **document})
     else:
         console = stdout_console()
-        for problem in problems:
-            console.print(one_line(problem), soft_wrap=True)
+        for line in (*(f"known: {fault}" for fault in faults), *problems):
+            console.print(one_line(line), soft_wrap=True)
+        known = f"{len(faults)} known faults, " if faults else ""
         console.print(
-            f"{first.cases} cases, {first.unproven} whose right answer is not written, {len(problems)} problems"
+            f"{first.cases} cases, {first.unproven} whose right answer is not written, {known}{len(problems)} problems"
         )
     if problems:
         raise ConfigError(f"{path}: {len(problems)} problems in {first.cases} cases")

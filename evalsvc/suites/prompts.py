@@ -18,7 +18,7 @@ from evalsvc.suites.base import Item
 from evalsvc.yamlfile import read_list
 
 # Keys of a case that its score does not depend on.
-UNSCORED = {"family", "level", "prefix", "stop", "max_tokens", "example"}
+UNSCORED = {"family", "level", "prefix", "stop", "max_tokens", "example", "faults"}
 
 
 class Row(BaseModel):

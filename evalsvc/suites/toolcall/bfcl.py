@@ -2,7 +2,8 @@
 
 Its answers list the values allowed of each argument, an empty text among them where it may be left out. Texts are
 compared as its checker does: without case, white space and the characters `,./-_*^`. Numbers of parameters that it
-calls float may be whole; integers may not be fractions.
+calls float may be whole; integers may not be fractions. Answers that a case's own schema refuses stay right, and the
+case says so as its `faults`.
 """
 
 import json
@@ -16,6 +17,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.suites.prompts import first_problem
 from evalsvc.suites.toolcall.cases import ToolCase
 from evalsvc.suites.toolcall.matchers import plain
+from evalsvc.suites.toolcall.validate import unfit
 
 IGNORED = ",./-_*^"
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
@@ -46,8 +48,8 @@ def _cases(file: Path) -> Iterator[dict[str, Any]]:
         wanted = None if answers is None else answers[row["id"]][1].get("ground_truth")
         try:
             case = _case(family, row, wanted)
-            ToolCase.model_validate(case)
-            yield case
+            faults = list(unfit(ToolCase.model_validate(case)))
+            yield case | ({"faults": faults} if faults else {})
         except ValidationError as error:
             raise ConfigError(f"{where}: makes no case: {first_problem(error)}") from error
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:

@@ -38,7 +38,10 @@ def validate(path: Path, form: str) -> Found:
         prompts[compact([request.prompt, request.tools] if request else [])].append(item.id)
         right = gold(item.payload, item.filter)
         found.unproven += right is None
-        found.problems += [f"{item.id}: {problem}" for problem in _problems(suite, item, right)]
+        known, problems = item.payload.faults, list(_problems(suite, item, right))
+        found.faults += [f"{item.id}: {problem}" for problem in problems if problem in known]
+        found.problems += [f"{item.id}: {problem}" for problem in problems if problem not in known]
+        found.problems += [f"{item.id}: names a fault that it has not: {f}" for f in known if f not in problems]
     for same in prompts.values():
         if len(same) > 1:
             found.problems.append(f"{same[0]}: asks the same as {', '.join(same[1:])}")
@@ -74,7 +77,7 @@ def _problems(suite: ToolCallSuite, item: Item, right: Sequence[str] | None) -> 
         score = suite.score(item, [_said(text) for text in right])[0]
         if score.value < 1:
             yield f"the right answer scores 0 ({score.error_class}): {right[-1]!r:.200}"
-        yield from _unfit(case)
+        yield from unfit(case)
     first = [_said(text) for text in (right or [""])[:-1]]
     wrong = f"{WORDS} {QUESTION}" if case.expectations[-1].wanted else _wrong_call(case, item.filter)
     for name, text in (("an empty", ""), ("a wrong", wrong)):
@@ -90,8 +93,8 @@ def _wrong_call(case: ToolCase, form: str) -> str:
     return FORMATS[form].write([Call(case.tools[0].name, {"unasked": "for"})])
 
 
-def _unfit(case: ToolCase) -> Iterator[str]:
-    """Right calls that the schemas refuse."""
+def unfit(case: ToolCase) -> Iterator[str]:
+    """Right calls that the case's own schemas refuse."""
     for expect in case.expectations:
         for call in expect.wanted:
             arguments = {key: example(m) for key, m in call.arguments.items() if not m.optional}

@@ -55,6 +55,20 @@ def test_an_imported_set_is_valid_in_every_format(capsys, bfcl, tmp_path):
     assert {"hermes", "kimi_k2", "harmony"} <= set(found["formats"])
 
 
+def test_faults_of_the_set_are_named_when_it_is_imported_and_are_no_problems(capsys, bfcl, tmp_path):
+    answers = tmp_path / "possible_answer" / bfcl.name
+    answers.write_text(json.dumps({"id": "a", "ground_truth": [{"set.timer": {"minutes": ["5"]}}]}) + "\n")
+    out = tmp_path / "cases.jsonl"
+    code, _, said = run(capsys, "import", "bfcl", bfcl, "--out", out)
+    assert code == 0 and "the case's own schema refuses, kept and named as its faults: a\n" in said
+    code, said, err = run(capsys, "validate", out)
+    assert (code, err) == (0, "")
+    assert said.splitlines() == [
+        "known: a: set.timer: the schema refuses the right arguments: minutes: '5' is not of type 'number'",
+        "1 cases, 0 whose right answer is not written, 1 known faults, 0 problems",
+    ]
+
+
 def test_ifeval_is_imported_too(capsys, tmp_path):
     path, out = tmp_path / "input.jsonl", tmp_path / "cases.jsonl"
     path.write_text(json.dumps(IFEVAL) + "\n" + json.dumps(IFEVAL | {"key": 2, "instruction_id_list": ["new:one"]}))

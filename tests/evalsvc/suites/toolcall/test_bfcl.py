@@ -41,10 +41,11 @@ def test_all_1498_cases_load(imported):
     "form", [name if name == "hermes" else pytest.param(name, marks=pytest.mark.slow) for name in FORMATS]
 )
 def test_right_answers_score_1_and_empty_and_wrong_ones_less(imported, form):
-    """What remains are doubts about the set itself: its answers that its own schemas refuse."""
+    """What remains is known of the set itself: its answers that its own schemas refuse, in ten cases."""
     found = validate(imported, form)
-    assert (found.cases, found.unproven) == (1498, 0)
-    assert [problem for problem in found.problems if "scores" in problem] == []
+    assert (found.cases, found.unproven, found.problems) == (1498, 0, [])
+    assert len(found.faults) == 20 and len({fault.partition(":")[0] for fault in found.faults}) == 10
+    assert all("the schema refuses the right arguments" in fault for fault in found.faults)
 
 
 def test_types_of_bfcl_become_types_of_json_schema():
@@ -109,6 +110,20 @@ def case(**changes):
 
 def called(**arguments):
     return {"calls": [{"name": "f", "arguments": arguments}]}
+
+
+REFUSED = "f: the schema refuses the right arguments: x: '1' is not of type 'integer'"
+
+
+def test_a_fault_that_a_case_names_is_no_problem_and_a_named_one_that_it_has_not_is(tmp_path):
+    made = import_bfcl(write(tmp_path, ROW, {"id": "a", "ground_truth": [{"f": {"x": ["1"]}}]}))
+    assert [one["faults"] for one in made] == [[REFUSED]]
+    path = tmp_path / "cases.jsonl"
+    right = case(id="b", faults=[REFUSED], messages=[{"role": "user", "content": "Hello."}])
+    path.write_text("".join(json.dumps(one) + "\n" for one in (*made, right)))
+    found = validate(path, "hermes")
+    assert found.faults == [f"a: {REFUSED}"]
+    assert found.problems == [f"b: names a fault that it has not: {REFUSED}"]
 
 
 @pytest.mark.parametrize(
