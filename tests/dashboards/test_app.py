@@ -554,7 +554,7 @@ def test_lm05_a_sample_shows_what_the_filter_left_with_its_stray_character(run_a
     shown = [code.value for code in app.code]
     assert shown[:4] == ["So the answer is (D).", "(D)", "So the answer is (D). ", "(D). "]
     words = words_of(app)
-    assert "What the filter strict left:" in words and "What the filter strict left (ends with ␠):" in words
+    assert "What the filter strict left:" in words and "What the filter strict left (ends with 1 space):" in words
     assert "filter whole" not in words
 
 
