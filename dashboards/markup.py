@@ -39,7 +39,7 @@ STYLE = """<style>
 .ev table.tight .ev-mono { font-size: .72rem; }
 .ev table.wrapped { min-width: 0; }
 .ev table.wrapped td { overflow-wrap: anywhere; vertical-align: top; }
-.ev table.wrapped td:not(.num) { min-width: 5.5rem; }
+.ev table.wrapped td.long { min-width: 15rem; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
 .ev table.overview td.name { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }

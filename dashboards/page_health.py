@@ -79,23 +79,20 @@ def _abilities(arms: Sequence[ArmRecord]) -> None:
         lines += [(arm, stage, (arm.proof or {})[stage]) for stage in stages] or [(arm, "", {})]
     proofs = [proof for _, _, proof in lines]
     details = [arm.details for arm, _, _ in lines]
-    table = tables.wrapped(
-        pd.DataFrame(
-            {
-                "arm": frames.text_column([arm.name for arm, _, _ in lines]),
-                "stage": frames.text_column([stage for _, stage, _ in lines]),
-                "proof": frames.text_column([arm.proof_status or "none" for arm, _, _ in lines]),
-                "device": frames.text_column([found.get("device") for found in details]),
-                "longest text": frames.number_column([found.get("max_length") for found in details]),
-                "computed in": frames.text_column([_held(p, "weights", "compute_dtype") for p in proofs]),
-                "weights held as": frames.text_column([_counted(_held(p, "weights", "code_dtypes")) for p in proofs]),
-                "KV held as": frames.text_column([_held(p, "kv", "dtype") for p in proofs]),
-                "kernels, calls": frames.text_column([_counted(p.get("kernels")) for p in proofs]),
-                "tokens computed": frames.number_column([p.get("tokens_computed") for p in proofs]),
-            }
-        )
+    shown = pd.DataFrame(
+        {
+            "arm": frames.text_column([arm.name for arm, _, _ in lines]),
+            "stage": frames.text_column([stage for _, stage, _ in lines]),
+            "device": frames.text_column([found.get("device") for found in details]),
+            "longest text": frames.number_column([found.get("max_length") for found in details]),
+            "computed in": frames.text_column([_held(p, "weights", "compute_dtype") for p in proofs]),
+            "weights held as": frames.text_column([_counted(_held(p, "weights", "code_dtypes")) for p in proofs]),
+            "KV held as": frames.text_column([_held(p, "kv", "dtype") for p in proofs]),
+            "kernels, calls": frames.text_column([_counted(p.get("kernels")) for p in proofs]),
+            "tokens computed": frames.number_column([p.get("tokens_computed") for p in proofs]),
+        }
     )
-    st.html(table)
+    st.html(tables.wrapped(shown.dropna(axis="columns", how="all")))
 
 
 def _held(proof: Mapping[str, Any], part: str, key: str) -> Any:

@@ -83,7 +83,11 @@ def show(store: Store, view: RunView) -> None:
             "the baseline; hollow: anything else. Dashed: no other arm is better in both."
         )
     )
-    show_table(frame.drop(columns=["low", "high"]))
+    number = st.column_config.NumberColumn
+    titles = {"drop": "drop, points", "lower": "lower, points", "upper": "upper, points"}
+    columns = {name: number(title, format="%.2f") for name, title in titles.items()}
+    columns |= {"value": number(figure.title, format="%.4g"), "word": st.column_config.TextColumn("verdict")}
+    show_table(frame.drop(columns=["low", "high"]), columns)
 
 
 def _sizes(frame: pd.DataFrame) -> str:
@@ -117,7 +121,7 @@ def _frame(view: RunView, values: dict[str, Estimate]) -> pd.DataFrame:
             continue
         lines.append(
             {
-                "arm": frames.cell(arm.name),
+                "arm": frames.cell(arm.name) + (" (baseline)" if candidate is None else ""),
                 "value": value.mean,
                 "low": value.low,
                 "high": value.high,

@@ -27,6 +27,7 @@ _HEAD = "".join(
     )
 )
 _COLUMNS = 10
+LONG_CELL = 24  # characters; such a column is given room
 
 
 def overview(view: RunView) -> str:
@@ -171,7 +172,8 @@ def _wrapped_cell(value: Any, *, number: bool) -> str:
         return "<td></td>"
     if number:
         return f'<td class="num">{value:,.0f}</td>' if value == int(value) else f'<td class="num">{value:.4g}</td>'
-    return f"<td>{escape(value)}</td>"
+    kind = ' class="long"' if len(value) > LONG_CELL else ""
+    return f"<td{kind}>{escape(value)}</td>"
 
 
 def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:

@@ -60,19 +60,23 @@ def _demo_database() -> Path:
     import tempfile
 
     from evalsvc.cli.common import note
-    from evalsvc.demo import NIGHTS, VERSION, write_history
+    from evalsvc.demo.history import NIGHTS, VERSION, write_history
     from evalsvc.errors import ConfigError
     from evalsvc.paths import cache_dir
     from evalsvc.store.schema import REVISION
 
-    path = cache_dir() / f"demo-history-{VERSION}-{REVISION}.sqlite"  # one of another schema is left as it is
+    kept = cache_dir() / f"demo-history-{VERSION}-{REVISION}"  # one of another schema is left as it is
+    path = kept / "history.sqlite"
     if path.exists():
         return path
     note(f"writing a generated history of {NIGHTS} nights to {path}, once, half a minute or so")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            write_history(Path(folder) / "history.sqlite").replace(path)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            made = Path(folder) / "made"
+            made.mkdir()
+            write_history(made / path.name, folder=kept)
+            made.replace(kept)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written ({error.strerror}); name another folder in EVALSVC_CACHE"

@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from evalsvc.dashboards.launch import APP
-from evalsvc.demo import write_history
+from evalsvc.demo.history import write_history
 from evalsvc.gate import check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
@@ -294,7 +294,9 @@ def _hostile_sample(number: int, *, lost: bool) -> NewSample:
 @pytest.fixture(scope="session")
 def history_database(folder: Path) -> Path:
     """A generated history of 14 nights, its regression from the ninth on."""
-    return write_history(folder / "history.db", nights=14)
+    kept = folder / "history"
+    kept.mkdir()
+    return write_history(kept / "history.db", nights=14)
 
 
 @pytest.fixture

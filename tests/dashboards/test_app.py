@@ -352,6 +352,22 @@ def test_the_history_of_the_page_is_that_of_the_command(history_database):
     assert len(words) == 14
 
 
+def test_every_page_of_the_generated_history_has_something_to_show(
+    run_app, to_page, words_of, markup_of, history_database
+):
+    """What is right and where answers part, what is gained, what was measured, and the jobs that ran it."""
+    app = run_app(history_database, "sample", candidate="fp8-kv")
+    assert "Not shown" not in words_of(app) and "which token that is was not stored" not in markup_of(app)
+    assert app.dataframe[0].value["expected"].notna().all()
+    app = to_page(app, "tradeoff")
+    assert len(app.get("vega_lite_chart")) == 1 and app.dataframe[0].value["arm"].tolist()[0] == "bf16 (baseline)"
+    for figure in ("throughput", "capacity", "cost"):
+        assert len(choose(app, "Figure", figure).get("vega_lite_chart")) == 1
+    app = to_page(app, "health")
+    executions = next(frame.value for frame in app.dataframe if "exit_code" in frame.value)
+    assert executions["exit_code"].tolist() == [1.0] * 5 + [0.0] * 9 and "nothing measured" not in markup_of(app)
+
+
 def test_a_history_that_was_kept_is_shown_without_reading_a_sample(run_app, history_database, words_of, tmp_path):
     """Kept by `evalsvc history`, of a baseline against which no gate decided; another suite of it as fast."""
     path = Path(shutil.copy(history_database, tmp_path / "kept.db"))
@@ -373,11 +389,15 @@ def test_a_history_that_was_kept_is_shown_without_reading_a_sample(run_app, hist
 def test_effects_are_told_suite_by_suite(run_app, markup_of, history_database):
     app = run_app(history_database, "attribution")
     pooled, suites = (found.value for found in app.dataframe)
-    assert pooled["change"].tolist() == ["decode.kv=fp8:token-head"] and pooled["n"].tolist() == [270]
-    assert suites["suite"].tolist() == ["formats", "tasks", "tools"] and suites["n"].tolist() == [90] * 3
-    assert suites["drop"].mean() == pytest.approx(pooled["drop"].mean())
-    assert (suites["lower"] <= suites["drop"]).all() and (suites["drop"] <= suites["upper"]).all()
-    assert "<td>no arm has decode.weights=fp8:w8a8:channel:token and nothing else</td>" in markup_of(app)
+    fp8 = "fp8:w8a8:channel:token"
+    named = ["decode.kv=fp8:token-head", f"decode.weights={fp8}", f"prefill.weights={fp8}"]
+    assert pooled["change"].tolist() == named and pooled["n"].tolist() == [270] * 3
+    assert suites["suite"].tolist() == ["formats", "tasks", "tools"] * 3 and suites["n"].tolist() == [90] * 9
+    for change, drop in zip(named, pooled["drop"], strict=True):
+        own = suites[suites["change"] == change]
+        assert own["drop"].mean() == pytest.approx(drop)
+        assert (own["lower"] <= own["drop"]).all() and (own["drop"] <= own["upper"]).all()
+    assert f"no arm has decode.weights={fp8} and nothing else" in markup_of(app)
 
 
 def test_the_usual_baseline_is_the_one_that_gates_were_asked_about(run_app, history_database, to_page):
