@@ -67,13 +67,13 @@ class PlanExperts(nn.Module):
 
     Attributes:
         definition: transformers' own module without its weights: the gate's arithmetic.
-        fmt: The format.
         matrices: By expert and name, as in `matrices_of`.
     """
 
-    def __init__(self, definition: Any, fmt: WeightFormat):
+    def __init__(self, definition: Any):
         super().__init__()
-        self.fmt, self.count, self.concatenated = fmt, len(definition.down_proj), definition.is_concatenated
+        self.count, self.concatenated = len(definition.down_proj), definition.is_concatenated
+        self._alike: bool | None = None
         self.matrices: dict[tuple[int, str], PlanMatrix] = {}
         self._stacked: dict[str, list[Tensor]] = {}
         self.gate_up_proj_bias: Tensor | None = None
@@ -85,17 +85,26 @@ class PlanExperts(nn.Module):
         self.definition = copy(definition)
         self.definition._parameters = {}
 
-    def pack(self, expert: int, part: str, weight: Tensor | Packed, name: str) -> None:
+    def pack(self, expert: int, part: str, weight: Tensor | Packed, fmt: WeightFormat, name: str) -> None:
         """Holds one matrix of one expert in the format.
 
         Args:
             weight: Shape: (out, in).
+            fmt: The format.
             name: For errors.
 
         Raises:
             ConfigError: The format does not fit the matrix's shape.
         """
-        self.matrices[expert, part] = PlanMatrix(weight, self.fmt, name)
+        self.matrices[expert, part] = PlanMatrix(weight, fmt, name)
+
+    def _as_one(self) -> bool:
+        """Whether all matrices have a Triton product, the same for every expert."""
+        if self._alike is None:
+            kernels = {(part, matrix.fmt.kernel) for (_, part), matrix in self.matrices.items()}
+            launched = all(matrix.launch is not None for matrix in self.matrices.values())
+            self._alike = launched and len(kernels) == len({part for part, _ in kernels})
+        return self._alike
 
     def named_matrices(self) -> Iterator[tuple[str, PlanMatrix]]:
         """Every matrix as `EXPERT.NAME`."""
@@ -113,7 +122,7 @@ class PlanExperts(nn.Module):
         Returns:
             Shape and dtype of `x`.
         """
-        if next(iter(self.matrices.values())).launch is not None:
+        if self._as_one():
             return self._together(x, top_k_index, top_k_weights)
         total = torch.zeros(x.shape, dtype=torch.float32)
         for expert in top_k_index.unique().tolist():
@@ -169,8 +178,9 @@ class PlanExperts(nn.Module):
             self._stacked[part], views = stack([matrix.packed for matrix in mine])
             for matrix, view in zip(mine, views, strict=True):
                 matrix.packed = view
-        ran(f"linear.{self.fmt.kernel}.triton")
-        y = GROUPED[self.fmt.kernel](rows.contiguous(), counts, *self._stacked[part])
+        kernel = self.matrices[0, part].fmt.kernel
+        ran(f"linear.{kernel}.triton")
+        y = GROUPED[kernel](rows.contiguous(), counts, *self._stacked[part])
         return (y if bias is None else y + bias).to(rows.dtype)
 
 

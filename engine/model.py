@@ -19,8 +19,8 @@ from evalsvc.errors import CapabilityError, EngineError
 
 from .attention import ATTENTION_NAME
 from .checkpoint.base import Checkpoint
+from .checkpoint.compressed_config import KEYS as STORED_KEYS
 from .checkpoint.language import LANGUAGE_TYPES
-from .checkpoint.stored import KEYS as STORED_KEYS
 from .checkpoint.stored import scheme_of
 from .experts import check_experts, is_experts, is_router
 from .layout import layout_of

@@ -11,6 +11,7 @@ from torch import Tensor
 from .checkpoint.base import StoredTensor
 from .experts import matrices_of
 from .packed.base import Packed
+from .precision import WeightFormat
 
 _ONE = re.compile(r"(.*\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
 _STACKED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
@@ -95,6 +96,9 @@ class _OfOne(StoredTensor):
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         return None if self.transposed else self.whole.packed(form, self.some_rows, self.expert)
+
+    def own_format(self) -> WeightFormat:
+        return self.whole.own_format()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from evalsvc.errors import ConfigError
 
+STORED = "stored"
 INT4_GROUPS = (32, 64, 128)
 FP8_BLOCK = 128
 NVFP4_BLOCK = 16
@@ -32,7 +33,7 @@ class WeightFormat:
     """How the linears' weights are held.
 
     Attributes:
-        kind: Element type of the packed form.
+        kind: Element type of the packed form. `stored`: of each matrix its checkpoint's own, activations included.
         activations: `w8a8` and `w4a4` quantize activations as each token comes, `w8a16` and `w4a16` store only.
             Meaningful for fp8, int8 and nvfp4.
         group: Inputs along K that share one scale, for int4, for fp8 in blocks of 128 x 128 and for nvfp4; 0: all.
@@ -40,7 +41,7 @@ class WeightFormat:
         lm_head: Whether the lm_head is quantized too; embeddings and norms never are.
     """
 
-    kind: Literal["fp32", "bf16", "fp8", "int8", "int4", "nvfp4"] = "bf16"
+    kind: Literal["fp32", "bf16", "fp8", "int8", "int4", "nvfp4", "stored"] = "bf16"
     activations: Literal["", "w8a8", "w8a16", "w4a4", "w4a16"] = ""
     group: int = 0
     symmetric: bool = True
@@ -95,8 +96,14 @@ class WeightFormat:
         return f"{self.kind}{block}_{self.activations or 'w4a16'}"
 
     def format_bytes(self, out: int, inputs: int) -> int:
-        """Bytes of a matrix of shape (out, in) in the packed form, scales included."""
+        """Bytes of a matrix of shape (out, in) in the packed form, scales included.
+
+        Raises:
+            ConfigError: Only the checkpoint says how a matrix is held.
+        """
         values = out * inputs
+        if self.kind == STORED:
+            raise ConfigError(f"w={self}: a matrix has no size before its checkpoint says how it is stored")
         if self.kind == "int4":
             return values // 2 + (2 if self.symmetric else 4) * values // self.group
         if self.kind == "nvfp4":
@@ -221,15 +228,15 @@ _WEIGHT_OPTIONS = {
 
 def _parse_weights(text: str, plan: str) -> WeightFormat:
     kind, *options = text.split(":")
-    if kind in ("fp32", "bf16") and options == ["lm_head"]:
+    if kind in ("fp32", "bf16", "stored") and options == ["lm_head"]:
         raise ConfigError(f"plan {plan!r}: {text!r}: the lm_head is held at {kind} without being asked")
-    if kind in ("fp32", "bf16") and not options:
-        return WeightFormat(kind)
+    if kind in ("fp32", "bf16", "stored") and not options:
+        return WeightFormat(kind)  # pyright: ignore[reportArgumentType]
     if kind not in _WEIGHT_OPTIONS:
         options = "; ".join(f"{name} has {', '.join(held)}" for name, held in _WEIGHT_OPTIONS.items())
         raise ConfigError(
-            f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, int8, int4 or nvfp4, with options "
-            f"after colons as in fp8:block128:w8a16: {options}"
+            f"plan {plan!r}: unknown weights format {text!r}; use fp32, bf16, fp8, int8, int4, nvfp4 or stored, with "
+            f"options after colons as in fp8:block128:w8a16: {options}"
         )
     accepted = _WEIGHT_OPTIONS[kind]
     head = "lm_head" in options

@@ -12,7 +12,7 @@ from .held import dtype_name, kv_facts
 from .kv.pool import PAGE, Scales
 from .matrix import stored_as
 from .mla import UP
-from .precision import KVFormat, PrecisionPlan, WeightFormat
+from .precision import STORED, KVFormat, PrecisionPlan, WeightFormat, parse_plan
 from .sizes import LatentShape
 from .stage import Stage, Work
 
@@ -36,7 +36,8 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
 
     `without_quantized_activations` names the linears that a format which quantizes activations holds without doing so.
 
-    `linears_kept_as_stored` counts those whose packed form is the checkpoint's own, rounded by nobody here.
+    `linears_kept_as_stored` counts those whose packed form is the checkpoint's own, rounded by nobody here;
+    `linears_as_files_say` are, under `stored`, the formats that the checkpoint asks.
 
     Format bytes are what the plan's form occupies; resident bytes are what this process holds (on CPU a decoded copy
     for the product comes on top).
@@ -47,7 +48,9 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
     """
     matrices = stage.weights.matrices()
     linears = matrices.values()
-    as_they_come = [name for name, matrix in matrices.items() if matrix.fmt != stage.plan.weights]
+    plan = stage.plan.weights
+    asked = stage.weights.asked if plan.kind == STORED else dict.fromkeys(matrices, plan)
+    as_they_come = [name for name, matrix in matrices.items() if matrix.fmt != asked[name]]
     packed = [t for layer in linears for t in layer.packed_tensors()]
     elements = sum(layer.shape[0] * layer.shape[1] for layer in linears)
     pool = stage.pool
@@ -55,6 +58,7 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
         "weights": {
             "linears": len(linears),
             "linears_by_format": _formats(stage),
+            "linears_as_files_say": dict(Counter(str(f) for f in asked.values())) if plan.kind == STORED else None,
             "elements": elements,
             "code_dtypes": dict(Counter(_dtype(layer.packed_tensors()[0]) for layer in linears)),
             "code_bits": 8 * sum(_bytes([layer.packed_tensors()[0]]) for layer in linears) / elements,
@@ -122,13 +126,23 @@ def mismatches(
 
 def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable[str]:
     weights, kernels = measured["weights"], measured["kernels"]
-    if set(weights["code_dtypes"]) != {_CODE_DTYPE[plan.kind]}:
+    asked = {plan: weights["linears"]}
+    if plan.kind == STORED:
+        asked = {parse_plan(f"w={text}").prefill.weights: n for text, n in weights["linears_as_files_say"].items()}
+    dtypes, wanted = Counter[str](), Counter[str]()
+    for fmt, count in asked.items():
+        dtypes[_CODE_DTYPE[fmt.kind]] += count
+        wanted[fmt.stored] += count
+    if weights["code_dtypes"] != dict(dtypes):
         yield f"weights are held as {weights['code_dtypes']}, the plan says {plan}"
-    bits = _CODE_BITS[plan.kind]
-    if weights["code_bits"] != bits:
-        yield f"weights take {weights['code_bits']} bits, the plan says {bits}"
-    wanted = Counter({plan.stored: weights["linears"]})
-    if not plan.lm_head:
+    if plan.kind == STORED:
+        rounded = sum(n for fmt, n in asked.items() if fmt.kind != "bf16") - weights["linears_kept_as_stored"]
+        if rounded:
+            yield f"{rounded} matrices are not the checkpoint's own, the plan says {plan}"
+    elif weights["code_bits"] != _CODE_BITS[plan.kind]:
+        yield f"weights take {weights['code_bits']} bits, the plan says {_CODE_BITS[plan.kind]}"
+    head = sum(weights["linears_by_format"].values()) > weights["linears"] if plan.kind == STORED else not plan.lm_head
+    if head:
         wanted["fp32" if plan.kind == "fp32" else "bf16"] += 1
     if weights["linears_by_format"] != dict(wanted):
         yield f"linears are held as {weights['linears_by_format']}, the plan says {dict(wanted)}"
@@ -138,9 +152,10 @@ def _weight_mismatches(plan: WeightFormat, measured: dict[str, Any]) -> Iterable
     if others:
         yield f"activations of {', '.join(sorted(others))} are not quantized, the plan says {plan}"
     ran = {name for name in kernels if name.startswith("linear.")}
-    form = f"{plan.kernel}.triton" if weights["linears_as_triton"] else f"{plan.product}.torch"
-    if measured["tokens_computed"] and ran != {f"linear.{form}"}:
-        yield f"products ran as {sorted(ran)}, the plan asks linear.{form}"
+    triton = bool(weights["linears_as_triton"])
+    forms = {f"linear.{f.kernel}.triton" if triton and f.kernel else f"linear.{f.product}.torch" for f in asked}
+    if measured["tokens_computed"] and not (ran and ran <= forms):
+        yield f"products ran as {sorted(ran)}, the plan asks {', '.join(sorted(forms))}"
 
 
 def _kv_mismatches(plan: KVFormat, factor: float, scales: Scales | None, kv: dict[str, Any]) -> Iterable[str]:

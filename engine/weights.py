@@ -3,6 +3,7 @@
 Embeddings, norms and lm_head stay at the compute type and are shared by every weights format of that type; an lm_head
 that the format asks for is packed like any other linear. Routers are shared too, in fp32 where the model keeps them so.
 A matrix that the files hold in the format is kept as it is; one that they hold in another is decoded and packed again.
+Under `stored` each matrix is in the files' own format, plain numbers at the compute type.
 One tensor is in memory beside what stays, and of experts one matrix of one expert.
 """
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from evalsvc.errors import EngineError
+from evalsvc.errors import CapabilityError, EngineError
 
 from .checkpoint.base import Checkpoint, StoredTensor
 from .experts import PlanExperts, hold_routers, is_experts, is_router
@@ -25,7 +26,7 @@ from .mla import UP
 from .model import empty_model
 from .packed.base import Packed
 from .placing import Placed, expert_shapes, place
-from .precision import WeightFormat
+from .precision import STORED, WeightFormat
 from .rope import fill_buffers
 
 HEAD = "lm_head"
@@ -45,6 +46,7 @@ class WeightSet:
         layout: What its attention asks of the pages.
         linears: Name to layer; lm_head is among them only when the format packs it, and a router never.
         experts: Name to the experts of a layer.
+        asked: Name of a matrix to the format that it is held in: `fmt`, or the files' own.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class WeightSet:
         self._definitions = {name: module for name, module in self.model.named_modules() if is_experts(module)}
         self._shapes = expert_shapes(self._definitions)
         self.experts: dict[str, PlanExperts] = {}
+        self.asked: dict[str, WeightFormat] = {}
         self._fill(checkpoint, shared.setdefault(self.dtype, {}))
         self.model.eval().requires_grad_(False)
         give_back()
@@ -78,13 +81,13 @@ class WeightSet:
     def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
         modules = dict(self.model.named_modules())
         linears = {name for name, m in modules.items() if isinstance(m, nn.Linear) and not is_router(name, m)}
-        packed = linears if self.fmt.lm_head else linears - {HEAD}
-        wanted = self._match(checkpoint)
+        wanted, stored_head = self._match(checkpoint)
+        packed = linears if self.fmt.lm_head or stored_head else linears - {HEAD}
         head: Tensor | None = None
         biases: dict[str, Tensor] = {}
         types = {name: self._type(name, held.dtype) for name, held in self._parameters().items()}
         for name, module in self._definitions.items():
-            self.experts[name] = PlanExperts(module, self.fmt)
+            self.experts[name] = PlanExperts(module)
             self.model.set_submodule(name, self.experts[name])
         returns = Returns()
         for stored, name, module, expert, part in self._placed(checkpoint):
@@ -93,11 +96,13 @@ class WeightSet:
             if name not in wanted:
                 continue
             if module:
-                self.experts[module].pack(expert, part, self._read(stored), name)
+                fmt = self.asked[name] = self._format(stored)
+                self.experts[module].pack(expert, part, self._read(stored, fmt), fmt, name)
             elif self._tied() and name == f"{HEAD}.weight":
                 head = stored.read(self.dtype)
             elif owner in packed and leaf == "weight":
-                self._pack(owner, self._read(stored))
+                fmt = self._format(stored)
+                self._pack(owner, self._read(stored, fmt), fmt)
             elif owner in packed:
                 biases[owner] = stored.read(self.dtype)
             else:
@@ -114,13 +119,17 @@ class WeightSet:
         if left:
             raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
 
-    def _match(self, checkpoint: Checkpoint) -> set[str]:
-        """Names of the tensors to read. The files' names and shapes are held against the model's before one is read."""
+    def _match(self, checkpoint: Checkpoint) -> tuple[set[str], bool]:
+        """Names of the tensors to read, and whether the head is held packed because the files have it so.
+
+        The files' names and shapes are held against the model's before one is read.
+        """
         stacked = {f"{name}.{leaf}" for name in self._definitions for leaf in ("gate_up_proj", "down_proj")}
         held = {name: tuple(t.shape) for name, t in self._parameters().items() if name not in stacked}
         expected = held | self._shapes
         ignored = [*(self.model._keys_to_ignore_on_load_unexpected or ()), DERIVED]
         found: set[str] = set()
+        head = False
         for stored, name, *_ in self._placed(checkpoint):
             if name not in expected:
                 if any(re.search(pattern, stored.name) for pattern in ignored):
@@ -134,10 +143,12 @@ class WeightSet:
                     f"config.json asks {expected[name]}"
                 )
             found.add(name)
+            if name == f"{HEAD}.weight" and not self._tied():
+                head = self._format(stored).kind not in PLAIN_KINDS and self.fmt.kind == STORED
         missing = sorted(set(expected) - found - ({f"{HEAD}.weight"} if self._tied() else set()))
         if missing:
             raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
-        return found
+        return found, head
 
     def _placed(self, checkpoint: Checkpoint) -> Iterator[Placed]:
         for stored in checkpoint.tensors():
@@ -156,14 +167,22 @@ class WeightSet:
             return torch.float32
         return defined
 
-    def _read(self, stored: StoredTensor) -> Tensor | Packed:
-        """A matrix to be packed, or its packed form where the file holds just that."""
-        kept = stored.packed(self.fmt.stored)
-        return stored.read(self.dtype if self.fmt.kind in PLAIN_KINDS else None) if kept is None else kept
+    def _format(self, stored: StoredTensor) -> WeightFormat:
+        """What a matrix is held in."""
+        return stored.own_format() if self.fmt.kind == STORED else self.fmt
 
-    def _pack(self, layer: str, weight: Tensor | Packed) -> None:
+    def _read(self, stored: StoredTensor, fmt: WeightFormat) -> Tensor | Packed:
+        """A matrix to be packed, or its packed form where the file holds just that."""
+        kept = stored.packed(fmt.stored)
+        if kept is None and self.fmt.kind == STORED and fmt.kind not in PLAIN_KINDS:
+            reason = f"tensor {stored.name} is {fmt.stored} with other scales than that format has"
+            raise CapabilityError(f"model {stored.file}: {reason}; name a weights format in place of `{STORED}`")
+        return stored.read(self.dtype if fmt.kind in PLAIN_KINDS else None) if kept is None else kept
+
+    def _pack(self, layer: str, weight: Tensor | Packed, fmt: WeightFormat) -> None:
         expands = layer.rpartition(".")[2] == UP
-        self.linears[layer] = PlanLinear(weight, None, self.fmt.storage_only if expands else self.fmt, layer)
+        self.asked[layer] = fmt
+        self.linears[layer] = PlanLinear(weight, None, fmt.storage_only if expands else fmt, layer)
         self.model.set_submodule(layer, self.linears[layer])
 
     def _tied(self) -> bool:
@@ -178,7 +197,7 @@ class WeightSet:
                 "set tie_word_embeddings to false in config.json if they are meant to differ"
             )
         if self.fmt.lm_head:
-            self._pack(HEAD, embedding)
+            self._pack(HEAD, embedding, self.fmt)
         else:
             self._set(f"{HEAD}.weight", embedding)
 

@@ -11,7 +11,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {"evalsvc": ROOT / "evalsvc", "evalsvc.engine": ROOT / "engine", "evalsvc.kernels": ROOT / "kernels"}
 ROOMS["evalsvc.dashboards"] = ROOT / "dashboards"
 HEAVY = {"torch", "triton", "transformers", "datasets", "lm_eval", "safetensors", "gguf"}
-LIGHT_ENGINE = {"evalsvc.engine.precision", "evalsvc.engine.requests", "evalsvc.engine.sizes"}
+LIGHT_ENGINE = {
+    *("evalsvc.engine.precision", "evalsvc.engine.requests", "evalsvc.engine.sizes"),
+    "evalsvc.engine.checkpoint.compressed_config",
+}
 
 
 def modules() -> dict[str, Path]:

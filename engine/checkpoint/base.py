@@ -13,6 +13,7 @@ from evalsvc.errors import EngineError
 
 from ..blocks import row_blocks
 from ..packed.base import Packed
+from ..precision import WeightFormat
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ class StoredTensor(ABC):
             EngineError: It holds NaN or infinity.
         """
         return None
+
+    def own_format(self) -> WeightFormat:
+        """The format of a plan whose codes and scales the file holds, activations included; plain numbers are bf16.
+
+        Raises:
+            CapabilityError: No plan's format has them.
+        """
+        return WeightFormat()
 
     def _check_finite(self, block: Tensor, when: str) -> None:
         if not bool(torch.stack(torch.aminmax(block)).isfinite().all()):

@@ -61,7 +61,7 @@ def _matrix(group: Group, name: str, codes: StoredTensor, sides: Mapping[str, St
         return None
     out, inputs = codes.shape
     if group.format == NVFP4:
-        return Nvfp4(codes.file, name, (out, 2 * inputs), torch.bfloat16, codes, sides[SCALE], sides[GLOBAL])
+        return Nvfp4(codes.file, name, (out, 2 * inputs), torch.bfloat16, group, codes, sides[SCALE], sides[GLOBAL])
     if group.format == PACKED:
         shape = whole(sides[SHAPE]).flatten().tolist()
         if len(shape) != 2 or shape[0] != out or inputs != -(-shape[1] * group.bits // WORD):

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from evalsvc.errors import CapabilityError
 
-from ..precision import FP8_BLOCK, INT4_GROUPS, NVFP4_BLOCK
+from ..precision import FP8_BLOCK, INT4_GROUPS, NVFP4_BLOCK, WeightFormat
 
+KEYS = ("quantization_config", "compression_config")
 METHOD = "compressed-tensors"
 PACKED, NVFP4 = "pack-quantized", "nvfp4-pack-quantized"
 INTS, FLOATS, NAIVE = "int-quantized", "float-quantized", "naive-quantized"
@@ -22,6 +23,13 @@ LINEAR = "Linear"
 _PATTERN = "re:"
 _SAME_ORDER = (None, False, "weight", "static")  # of inputs in the file; others store `weight_g_idx`
 _WRITTEN = (None, "compressed", "frozen")  # states in which numbers are final
+
+
+def quantization_of(config: Mapping[str, Any]) -> Any:
+    """What a config.json says of how weights are stored, at its top or for the language model in it; None: nothing."""
+    text = config.get("text_config")
+    places = (config, text) if isinstance(text, Mapping) else (config,)
+    return next((place[key] for place in places for key in KEYS if place.get(key)), None)
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,8 @@ class Group:
         strategy: Whose numbers share a scale: `tensor`, `channel`, `group`, `block` or, under a global, `tensor_group`.
         size: Inputs of a group; 0 without groups.
         symmetric: Whether there are no zero points.
+        inputs: How activations are quantized: empty, `token` or `group` and its size as they come in the same type,
+            or in words.
     """
 
     name: str
@@ -47,6 +57,7 @@ class Group:
     strategy: str
     size: int
     symmetric: bool
+    inputs: str = ""
 
     @property
     def held(self) -> str:
@@ -62,6 +73,19 @@ class Group:
             return f"{kind}:block{FP8_BLOCK}"
         whole = self.format != PACKED or self.bits == 8
         return f"{kind}:channel" if whole and self.strategy in ("channel", "tensor") else ""
+
+    @property
+    def own_format(self) -> WeightFormat | None:
+        """The plan's format that `held` is with these activations; None: no plan's."""
+        kind, _, per = self.held.partition(":")
+        if kind == "int4" and not self.inputs:
+            return WeightFormat("int4", group=self.size)
+        if kind == "nvfp4" and not self.inputs:
+            return WeightFormat("nvfp4", "w4a16", NVFP4_BLOCK)
+        block = FP8_BLOCK if per.startswith("block") else 0
+        if kind not in ("fp8", "int8") or self.inputs not in ("", f"group{FP8_BLOCK}" if block else "token"):
+            return None
+        return WeightFormat(kind, "w8a8" if self.inputs else "w8a16", block)  # pyright: ignore[reportArgumentType]
 
     def __str__(self) -> str:
         per = f"{self.strategy} of {self.size}" if self.size else self.strategy
@@ -139,11 +163,24 @@ def _group(name: str, held: Any, whole: Any) -> Group:
         strategy=str(strategy).lower(),
         size=size if isinstance(size, int) and size > 0 else 0,
         symmetric=weights.get("symmetric", True) is True,
+        inputs=_inputs(held.get("input_activations"), weights),
     )
     if not _is_read(group, weights.get("block_structure")):
         structure = f", blocks of {weights['block_structure']}" if weights.get("block_structure") else ""
         _refuse(f"stores group {name} as {group.kind} {group}{structure}, which is not read")
     return group
+
+
+def _inputs(asked: Any, weights: Mapping[str, Any]) -> str:
+    if not isinstance(asked, Mapping):
+        return ""
+    size = asked.get("group_size")
+    per = f"group{size}" if size else str(asked.get("strategy"))
+    alike = all(asked.get(key) == weights.get(key) for key in ("num_bits", "type"))
+    if asked.get("dynamic") is True and asked.get("symmetric", True) and alike:
+        return per
+    when = {True: "as they come", False: "by a stored scale"}.get(asked.get("dynamic"), str(asked.get("dynamic")))
+    return f"{asked.get('type')} of {asked.get('num_bits')} bits, {per}, {when}"
 
 
 def _is_read(group: Group, structure: Any) -> bool:

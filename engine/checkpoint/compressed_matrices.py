@@ -23,7 +23,7 @@ from ..packed.fp8 import Fp8BlockWeight, Fp8Weight
 from ..packed.int4 import Int4Weight
 from ..packed.int8 import Int8Weight
 from ..packed.nvfp4 import Nvfp4Weight
-from ..precision import NVFP4_BLOCK
+from ..precision import NVFP4_BLOCK, WeightFormat
 from .base import StoredTensor
 from .compressed_config import PACKED, Group
 
@@ -56,6 +56,15 @@ def whole(side: StoredTensor) -> Tensor:
 def numel(side: StoredTensor) -> int:
     """Numbers in a tensor."""
     return torch.Size(side.shape).numel()
+
+
+def _own_format(of: StoredTensor, group: Group) -> WeightFormat:
+    if group.own_format is not None:
+        return group.own_format
+    reason = (
+        f"{of.name} is stored as {group} with activations {group.inputs or 'unquantized'}, which is no plan's format"
+    )
+    raise CapabilityError(f"model {of.file}: tensor {reason}; name a weights format in place of `stored`")
 
 
 def _of_rows(side: StoredTensor, some: slice) -> Tensor:
@@ -132,6 +141,10 @@ class Codes(StoredTensor):
             numbers = numbers - self._zeros(start, stop).to(self.dtype)[..., None]
         return (numbers * scale[..., None]).flatten(1)
 
+    def own_format(self) -> WeightFormat:
+        """As in `StoredTensor`."""
+        return _own_format(self, self.group)
+
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         """As in `StoredTensor`. int4 has scales in bf16 alone; those of others are widened to fp32, or repeated."""
         if form != self.group.held or (form.startswith("int4") and self.dtype != torch.bfloat16):
@@ -168,11 +181,13 @@ class Nvfp4(StoredTensor):
     """A matrix in nvfp4.
 
     Attributes:
+        group: How it is stored.
         codes: Shape: (out, in / 2), uint8.
         scale: Shape: (out, in / 16), e4m3.
         divisor: One number, fp32.
     """
 
+    group: Group
     codes: StoredTensor
     scale: StoredTensor
     divisor: StoredTensor
@@ -190,6 +205,10 @@ class Nvfp4(StoredTensor):
         table = torch.tensor([*E2M1_VALUES, *(-value for value in E2M1_VALUES)])
         values = table[torch.stack([codes & 0xF, codes >> 4], dim=-1).flatten(1).int()]
         return (values.unflatten(1, (-1, NVFP4_BLOCK)) * scale[..., None]).flatten(1).to(torch.bfloat16)
+
+    def own_format(self) -> WeightFormat:
+        """As in `StoredTensor`."""
+        return _own_format(self, self.group)
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         """As in `StoredTensor`."""

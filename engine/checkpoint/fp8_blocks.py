@@ -16,6 +16,7 @@ from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.fp8_block import BLOCK, blocks_of
 
 from ..packed.fp8 import Fp8BlockWeight
+from ..precision import WeightFormat
 from .base import StoredTensor
 
 SCALES = "_scale_inv"
@@ -76,6 +77,9 @@ class _Blocks(StoredTensor):
             return self._held(some).dequantize()
         experts = range(*some.indices(self.shape[0]))
         return torch.stack([self._held(slice(None), expert).dequantize() for expert in experts])
+
+    def own_format(self) -> WeightFormat:
+        return WeightFormat("fp8", "w8a8", BLOCK)
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Fp8BlockWeight | None:
         if form != FORM:

@@ -14,6 +14,7 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from ..packed.base import Packed
+from ..precision import WeightFormat
 from .base import Checkpoint, StoredTensor
 
 LANGUAGE_TYPES = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3"}
@@ -92,3 +93,7 @@ class Renamed(StoredTensor):
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         """As of `stored`."""
         return self.stored.packed(form, some, expert)
+
+    def own_format(self) -> WeightFormat:
+        """As of `stored`."""
+        return self.stored.own_format()

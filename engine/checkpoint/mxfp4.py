@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evalsvc.errors import EngineError
+from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.nvfp4 import E2M1_VALUES
 
 from ..blocks import row_blocks
+from ..precision import WeightFormat
 from .base import StoredTensor
 
 CODES, SCALES = "_blocks", "_scales"
@@ -62,6 +63,10 @@ def join(name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> S
 class _Experts(StoredTensor):
     codes: StoredTensor
     scales: StoredTensor
+
+    def own_format(self) -> WeightFormat:
+        reason = f"tensor {self.name} is stored as mxfp4, which is no plan's format"
+        raise CapabilityError(f"model {self.file}: {reason}; name a weights format in place of `stored`")
 
     def rows(self, some: slice) -> Tensor:
         blocks, scales = self.codes.rows(some), self.scales.rows(some)

@@ -11,12 +11,11 @@ from evalsvc.errors import CapabilityError, EngineError
 
 from . import compressed, fp8_blocks, mxfp4
 from .base import StoredTensor
-from .compressed_config import METHOD, read_compressed
+from .compressed_config import METHOD, quantization_of, read_compressed
 from .shards import name_of, refusal
 
 Join = Callable[[str, StoredTensor, Mapping[str, StoredTensor]], StoredTensor]
 PLAIN = (torch.float32, torch.float16, torch.bfloat16)
-KEYS = ("quantization_config", "compression_config")
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,7 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     Raises:
         CapabilityError: In a way that is not read.
     """
-    text = config.get("text_config")
-    places = (config, text) if isinstance(text, Mapping) else (config,)
-    asked = next((place[key] for place in places for key in KEYS if place.get(key)), None)
+    asked = quantization_of(config)
     if asked is None:
         return None
     method = asked.get("quant_method") if isinstance(asked, Mapping) else asked

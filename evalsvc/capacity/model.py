@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evalsvc.capacity.parts import (
     Dense,
+    Layers,
     Part,
     Shape,
     attention,
@@ -18,6 +19,7 @@ from evalsvc.capacity.parts import (
     mlp,
     shared_expert,
 )
+from evalsvc.capacity.stored import Stored
 from evalsvc.errors import CapabilityError, ConfigError
 
 DENSE: Mapping[str, Dense] = {
@@ -81,6 +83,8 @@ MIXTURES: Mapping[str, Dense] = {
 LATENT = ("deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa")
 SPARSE_LATENT = ("deepseek_v32", "glm_moe_dsa")
 KNOWN = tuple(sorted({*DENSE, *MIXTURES, *LATENT}))
+RENAMED = ("glm", "glm4", "gpt_oss", "minimax_m2", "mixtral", "nanochat", "phi", "phi3", "starcoder2")
+"""Model types whose files name matrices otherwise than `Part.leaves`, or hold several of them in one."""
 _NESTED = "text_config"
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _LAYERS = {
@@ -128,6 +132,8 @@ class Model:
         kv: By layer.
         experts_per_token: Routed experts that a token takes; 0 without any.
         experts: Routed experts of a layer.
+        stored: What its files hold each linear in.
+        layers: Numbers of the layers that a part is `on`.
     """
 
     name: str
@@ -136,6 +142,8 @@ class Model:
     kv: tuple[LayerKV, ...]
     experts: int = 0
     experts_per_token: int = 0
+    stored: Stored | None = None
+    layers: Mapping[Layers, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -188,6 +196,7 @@ def read_model(named: str | Path) -> Model:
 
 def model_of(config: Mapping[str, Any], name: str) -> Model:
     """As `read_model`, of what such a file holds; of a multimodal one its language model."""
+    stored = Stored(config, name)
     if isinstance(config.get(_NESTED), Mapping):
         config = config[_NESTED]
     kind = config.get("model_type")
@@ -209,7 +218,18 @@ def model_of(config: Mapping[str, Any], name: str) -> Model:
         raise ConfigError(f"{name}: {error.args[0]!r} is missing, which {kind} needs") from None
     except TypeError as error:
         raise ConfigError(f"{name}: holds a value of another kind than {kind} needs ({error})") from None
-    return Model(name, str(kind), parts, kv, *counts)
+    return Model(name, str(kind), parts, kv, *counts, stored=stored, layers=_layers(config, shape.layers))
+
+
+def _layers(config: Mapping[str, Any], count: int) -> dict[Layers, tuple[int, ...]]:
+    """Which layers are without experts, with, and choose their keys."""
+    plain = set(range(count)) if config["model_type"] in DENSE else _plain_layers(config, count)
+    return {
+        "all": tuple(range(count)),
+        "plain": tuple(sorted(plain)),
+        "routed": tuple(layer for layer in range(count) if layer not in plain),
+        "choosing": tuple(layer for layer in range(count) if _chooses(config, layer)),
+    }
 
 
 def _refuse_odd_counts(config: Mapping[str, Any], name: str) -> None:
@@ -265,7 +285,7 @@ def _usual(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:
 
 def _mixture(config: Mapping[str, Any], shape: Shape, dense: Dense) -> Iterator[Part]:
     kind = config["model_type"]
-    plain = _plain_layers(config, shape.layers)
+    plain = len(_plain_layers(config, shape.layers))
     routed, count = shape.layers - plain, _experts(config)
     width = config.get("moe_intermediate_size") or shape.intermediate
     if plain:
@@ -274,7 +294,7 @@ def _mixture(config: Mapping[str, Any], shape: Shape, dense: Dense) -> Iterator[
     if kind == "gpt_oss":
         yield Part("sinks", "plain", shape.heads, 1, shape.layers)
     if kind == "qwen2_moe":
-        yield from shared_expert(shape, config["shared_expert_intermediate_size"], routed)
+        yield from shared_expert(shape, config["shared_expert_intermediate_size"], routed, "shared_expert")
         yield Part("shared experts", "plain", 1, shape.hidden, routed)  # how much of them is added
     if kind in ("glm4_moe", "minimax_m2"):
         yield Part("routers", "plain", count, 1, routed, fp32=True)  # correction biases
@@ -282,19 +302,19 @@ def _mixture(config: Mapping[str, Any], shape: Shape, dense: Dense) -> Iterator[
         yield from shared_expert(shape, width * config["n_shared_experts"], routed)
 
 
-def _plain_layers(config: Mapping[str, Any], layers: int) -> int:
+def _plain_layers(config: Mapping[str, Any], layers: int) -> set[int]:
     """Layers with a dense MLP in place of experts."""
     kinds = config.get("mlp_layer_types")
     if kinds:
-        return sum(kind == "dense" for kind in kinds[:layers])
+        return {layer for layer, kind in enumerate(kinds[:layers]) if kind == "dense"}
     if "first_k_dense_replace" in config:
-        return min(layers, config["first_k_dense_replace"])
+        return set(range(min(layers, config["first_k_dense_replace"])))
     step, dense = config.get("decoder_sparse_step") or 1, set(config.get("mlp_only_layers") or ())
-    return sum(layer in dense or (layer + 1) % step != 0 for layer in range(layers))
+    return {layer for layer in range(layers) if layer in dense or (layer + 1) % step != 0}
 
 
 def _latent(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:
-    plain = _plain_layers(config, shape.layers)
+    plain = len(_plain_layers(config, shape.layers))
     routed, count, width = shape.layers - plain, config["n_routed_experts"], config["moe_intermediate_size"]
     yield from frame(config, shape, Dense())
     yield from latent_attention(config, shape)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Role = Literal["column", "row", "kv", "expert", "shared", "head", "embedding", "plain"]
+Layers = Literal["all", "plain", "routed", "choosing"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Part:
         of_layer: Experts of one layer.
         across: Whether an expert is cut by columns.
         fp32: Whether it is held in fp32 under every plan, as the model has it.
+        leaves: Of what a plan packs the modules' names within a layer, an expert's number as `*`.
+        on: Which layers have them: all, those without experts, those with, those that choose their keys.
     """
 
     name: str
@@ -33,6 +36,8 @@ class Part:
     of_layer: int = 1
     across: bool = False
     fp32: bool = False
+    leaves: tuple[str, ...] = ()
+    on: Layers = "all"
 
     @property
     def elements(self) -> int:
@@ -104,6 +109,13 @@ class Shape:
         )
 
 
+_ATTENTION, _EXPERT = "self_attn", "mlp.experts.*"
+
+
+def _of(where: str, *ways: str) -> tuple[str, ...]:
+    return tuple(f"{where}.{way}_proj" for way in ways)
+
+
 def asked(config: Mapping[str, Any], flag: bool | str) -> bool:
     """A constant, or a key of the configuration (`!` before it: set where it is silent)."""
     if isinstance(flag, bool):
@@ -114,9 +126,9 @@ def asked(config: Mapping[str, Any], flag: bool | str) -> bool:
 def attention(config: Mapping[str, Any], shape: Shape, dense: Dense, layers: int) -> Iterator[Part]:
     """Grouped-query attention of so many layers."""
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    yield Part("attention", "column", q, shape.hidden, layers, shape.head_dim)
-    yield Part("attention", "kv", kv, shape.hidden, 2 * layers, shape.head_dim)
-    yield Part("attention", "row", shape.hidden, q, layers)
+    yield Part("attention", "column", q, shape.hidden, layers, shape.head_dim, leaves=_of(_ATTENTION, "q"))
+    yield Part("attention", "kv", kv, shape.hidden, 2 * layers, shape.head_dim, leaves=_of(_ATTENTION, "k", "v"))
+    yield Part("attention", "row", shape.hidden, q, layers, leaves=_of(_ATTENTION, "o"))
     if asked(config, dense.qkv_bias):
         yield Part("biases", "plain", q + 2 * kv, 1, layers)
     if asked(config, dense.o_bias):
@@ -130,8 +142,9 @@ def attention(config: Mapping[str, Any], shape: Shape, dense: Dense, layers: int
 def mlp(config: Mapping[str, Any], shape: Shape, dense: Dense, layers: int) -> Iterator[Part]:
     """The dense MLP of so many layers."""
     ways = 2 if dense.gated else 1
-    yield Part("MLP", "column", shape.intermediate, shape.hidden, ways * layers)
-    yield Part("MLP", "row", shape.hidden, shape.intermediate, layers)
+    up = _of("mlp", "gate", "up") if dense.gated else _of("mlp", "up")
+    yield Part("MLP", "column", shape.intermediate, shape.hidden, ways * layers, leaves=up, on="plain")
+    yield Part("MLP", "row", shape.hidden, shape.intermediate, layers, leaves=_of("mlp", "down"), on="plain")
     if asked(config, dense.mlp_bias):
         yield Part("biases", "plain", ways * shape.intermediate + shape.hidden, 1, layers)
 
@@ -164,17 +177,21 @@ def experts(
     if interleaved:
         yield Part("experts", "expert", 2 * width, shape.hidden, count * layers, of_layer=count)
     else:
-        yield Part("experts", "expert", width, shape.hidden, 2 * count * layers, of_layer=count)
-    yield Part("experts", "expert", shape.hidden, width, count * layers, of_layer=count, across=True)
+        up = _of(_EXPERT, "gate", "up")
+        yield Part("experts", "expert", width, shape.hidden, 2 * count * layers, of_layer=count, leaves=up, on="routed")
+    down = () if interleaved else _of(_EXPERT, "down")
+    size = (shape.hidden, width, count * layers)
+    yield Part("experts", "expert", *size, of_layer=count, across=True, leaves=down, on="routed")
     yield Part("routers", "plain", count, shape.hidden, layers, fp32=fp32)
     if interleaved:
         yield Part("biases", "plain", 2 * width + shape.hidden + 1, 1, count * layers)
 
 
-def shared_expert(shape: Shape, width: int, layers: int) -> Iterator[Part]:
-    """An expert that every token takes."""
-    yield Part("shared experts", "column", width, shape.hidden, 2 * layers)
-    yield Part("shared experts", "row", shape.hidden, width, layers)
+def shared_expert(shape: Shape, width: int, layers: int, name: str = "shared_experts") -> Iterator[Part]:
+    """An expert that every token takes, of which the model says what it is called."""
+    up, down = _of(f"mlp.{name}", "gate", "up"), _of(f"mlp.{name}", "down")
+    yield Part("shared experts", "column", width, shape.hidden, 2 * layers, leaves=up, on="routed")
+    yield Part("shared experts", "row", shape.hidden, width, layers, leaves=down, on="routed")
 
 
 def latent_attention(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:
@@ -183,15 +200,16 @@ def latent_attention(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:
     nope, value, q_rank = config["qk_nope_head_dim"], config["v_head_dim"], config.get("q_lora_rank")
     q, layers = shape.heads * (nope + rope), shape.layers
     if q_rank is None:
-        yield Part("attention", "column", q, shape.hidden, layers)
+        yield Part("attention", "column", q, shape.hidden, layers, leaves=_of(_ATTENTION, "q"))
     else:
-        yield Part("attention", "shared", q_rank, shape.hidden, layers)
+        yield Part("attention", "shared", q_rank, shape.hidden, layers, leaves=_of(_ATTENTION, "q_a"))
         yield Part("norms", "plain", q_rank, 1, layers)
-        yield Part("attention", "column", q, q_rank, layers)
-    yield Part("attention", "shared", rank + rope, shape.hidden, layers)
+        yield Part("attention", "column", q, q_rank, layers, leaves=_of(_ATTENTION, "q_b"))
+    down = (f"{_ATTENTION}.kv_a_proj_with_mqa",)
+    yield Part("attention", "shared", rank + rope, shape.hidden, layers, leaves=down)
     yield Part("norms", "plain", rank, 1, layers)
-    yield Part("attention", "column", shape.heads * (nope + value), rank, layers)
-    yield Part("attention", "row", shape.hidden, shape.heads * value, layers)
+    yield Part("attention", "column", shape.heads * (nope + value), rank, layers, leaves=_of(_ATTENTION, "kv_b"))
+    yield Part("attention", "row", shape.hidden, shape.heads * value, layers, leaves=_of(_ATTENTION, "o"))
     if config.get("attention_bias"):
         yield Part("biases", "plain", (q_rank or 0) + rank + rope + shape.hidden, 1, layers)
 
@@ -199,7 +217,8 @@ def latent_attention(config: Mapping[str, Any], shape: Shape) -> Iterator[Part]:
 def indexer(config: Mapping[str, Any], shape: Shape, layers: int) -> Iterator[Part]:
     """What chooses the keys of sparse latent attention, on the layers that choose for themselves."""
     heads, width = config["index_n_heads"], config["index_head_dim"]
-    yield Part("indexer", "shared", heads * width, config["q_lora_rank"], layers)
-    yield Part("indexer", "shared", width, shape.hidden, layers)
+    up, down = (f"{_ATTENTION}.indexer.wq_b",), (f"{_ATTENTION}.indexer.wk",)
+    yield Part("indexer", "shared", heads * width, config["q_lora_rank"], layers, leaves=up, on="choosing")
+    yield Part("indexer", "shared", width, shape.hidden, layers, leaves=down, on="choosing")
     yield Part("indexer", "plain", heads, shape.hidden, layers)
     yield Part("norms", "plain", width, 1, 2 * layers)

@@ -11,14 +11,14 @@ How matrices are shared (the way of vLLM and SGLang):
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from evalsvc.capacity.model import LayerKV, Model
+from evalsvc.capacity.model import RENAMED, LayerKV, Model
 from evalsvc.capacity.parts import Part
-from evalsvc.engine.precision import KVFormat, StagePlan, WeightFormat
+from evalsvc.engine.precision import STORED, KVFormat, StagePlan, WeightFormat
 from evalsvc.engine.sizes import check_heads_format, check_latent_format, heads_bytes, index_bytes, latent_bytes
-from evalsvc.errors import ConfigError
+from evalsvc.errors import CapabilityError, ConfigError
 
 BF16, FP32 = WeightFormat("bf16"), WeightFormat("fp32")
 PAGE = 16  # tokens
@@ -100,8 +100,8 @@ def place(model: Model, plan: StagePlan, devices: Devices) -> Placed:
         if asked and not model.experts:
             raise ConfigError(f"{option}: {model.name} ({model.kind}) has no routed experts; leave it out")
     weights: Counter[str] = Counter()
-    for part in model.parts:
-        weights[part.name] += part_bytes(part, plan.weights, devices)
+    for part, fmt in _formats(model, plan.weights, devices):
+        weights[part.name] += part_bytes(part, fmt, devices)
     if plan.weights.lm_head and "head" not in weights:  # tied: packed, it is a tensor of its own
         for part in [part for part in model.parts if part.role == "embedding"]:
             weights["head"] += part_bytes(replace(part, role="head"), plan.weights, devices)
@@ -114,6 +114,41 @@ def place(model: Model, plan: StagePlan, devices: Devices) -> Placed:
         windowed={window: size for window, size in by_window.items() if window is not None},
         devices=devices,
     )
+
+
+def _formats(model: Model, fmt: WeightFormat, devices: Devices) -> Iterator[tuple[Part, WeightFormat]]:
+    """Each part and what the plan asks of it; as stored, so many of it as the files hold in each format.
+
+    Raises:
+        ConfigError: Experts alone, where the checkpoint says what is packed.
+        CapabilityError: A model whose files name matrices in a way that is not known, or store them in no format.
+    """
+    if fmt.kind != STORED:
+        yield from ((part, fmt) for part in model.parts)
+        return
+    if devices.packs == "experts":
+        raise ConfigError("--packs experts is of a format that a plan names; under w=stored the checkpoint says")
+    if model.kind in RENAMED:
+        raise CapabilityError(
+            f"{model.name}: how files of {model.kind} name their matrices is not known; name a format"
+        )
+    assert model.stored is not None
+    for part in model.parts:
+        if part.role == "head":
+            yield part, replace(model.stored.format_of("lm_head"), lm_head=True)
+        elif not part.packed:
+            yield part, BF16
+        else:
+            names = [f"model.layers.{layer}.{leaf}" for layer in model.layers[part.on] for leaf in part.leaves]
+            found = Counter(model.stored.format_of(one) for name in names for one in _each(name, part.of_layer))
+            if devices.experts and any(count % part.of_layer for count in found.values()):
+                raise CapabilityError(f"{model.name}: experts of one layer are stored in several formats")
+            for held, count in found.items():
+                yield replace(part, count=count), held
+
+
+def _each(name: str, experts: int) -> Iterator[str]:
+    yield from ([name.replace("*", str(expert)) for expert in range(experts)] if "*" in name else [name])
 
 
 def part_bytes(part: Part, fmt: WeightFormat, devices: Devices) -> int:

@@ -14,6 +14,7 @@ from evalsvc.capacity.answer import Answer, StageAnswer
 from evalsvc.capacity.published import MET, Held
 from evalsvc.capacity.sharing import breakdown
 from evalsvc.cli.common import one_line
+from evalsvc.engine.precision import STORED
 
 GB = 10**9
 
@@ -63,6 +64,8 @@ def _assumptions(found: Answer) -> str:
     latent = any(layer.rank for layer in found.model.kv) and not devices.data_attention
     held = "; each device holds every token's latent" if latent and devices.count > 1 else ""
     packs = "experts alone, the rest bf16" if devices.packs == "experts" else "every matrix but embedding and head"
+    if any(stage.weights == STORED for stage in found.stages):
+        packs += f", under {STORED} of what the checkpoint says"
     experts = "given out whole" if devices.experts else "cut inside"
     return (
         f"bytes of one device, tokens and requests (x tokens of context) of all; {memory} for weights and KV; "

@@ -49,6 +49,7 @@ def test_differing_factors_are_symmetric_and_empty_only_for_equal_plans(left, ri
         ("w=fp8:w8a16>w=bf16", "w=fp8:w8a16:channel,kv=bf16 > w=bf16,kv=bf16"),
         ("w=bf16 > w=bf16,kv=bf16", "w=bf16,kv=bf16"),
         ("kv=int8", "w=bf16,kv=int8:token-head"),
+        ("w=stored > w=int4:g32", "w=stored,kv=bf16 > w=int4:g32:sym,kv=bf16"),
         ("kv=int8:calibrated", "w=bf16,kv=int8:tensor:calibrated"),
         ("kv=fp8:calibrated:head", "w=bf16,kv=fp8:head:calibrated"),
         ("kv=fp8:given", "w=bf16,kv=fp8:tensor:given"),
@@ -124,6 +125,8 @@ def test_defaults_are_expanded(text, canonical):
             "unknown weights format 'mxfp4'; use fp32, .*fp8 has w8a8, .* block128, .*nvfp4 has w4a4",
         ),
         ("w=int4:", "''"),
+        ("w=stored:lm_head", "the lm_head is held at stored without being asked"),
+        ("w=stored:g32", "unknown weights format 'stored:g32'"),
     ],
 )
 def test_what_is_no_plan_is_refused_and_names_the_part(text, part):
