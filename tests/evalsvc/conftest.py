@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import random
+import select
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,72 @@ def own_cache(
     """Scales of the tiny model are kept in a cache of these tests."""
     if "write_experiment" in request.fixturenames and "small_model" not in request.fixturenames:
         monkeypatch.setenv("EVALSVC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+# Python runs a `sitecustomize` at its start, also in the processes that a command starts.
+PAUSING = """
+import os
+from sqlalchemy import text
+from evalsvc.store import writer
+
+add, paused = writer.add_samples, False
+
+def add_and_pause(store, *arguments):
+    global paused
+    stored = add(store, *arguments)
+    with store.session() as session:
+        count = session.execute(text("SELECT count(*) FROM samples")).scalar_one()
+    if count >= int(os.environ["PAUSE_AT"]) and not paused:
+        paused = True
+        with open(os.environ["PAUSE_UNTIL"], "rb", 0) as until, open(os.environ["PAUSE_TOLD"], "wb", 0) as told:
+            told.write(b".")
+            until.read(1)
+    return stored
+
+writer.add_samples = add_and_pause
+"""
+
+
+class Pause:
+    """A command with this environment waits, in each of its processes, once so many samples are stored."""
+
+    def __init__(self, folder: Path, samples: int) -> None:
+        (folder / "sitecustomize.py").write_text(PAUSING)
+        for name in ("told", "until"):
+            os.mkfifo(folder / name)
+        self._told, self._until = (os.open(folder / name, os.O_RDWR) for name in ("told", "until"))
+        path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        self.env = {**os.environ, "PYTHONPATH": path, "PAUSE_AT": str(samples)}
+        self.env |= {"PAUSE_TOLD": str(folder / "told"), "PAUSE_UNTIL": str(folder / "until")}
+
+    def wait(self, process: subprocess.Popen[str]) -> None:
+        """Returns when a process of the command waits."""
+        ends = os.pidfd_open(process.pid)
+        ready, _, _ = select.select([self._told, ends], [], [])
+        os.close(ends)
+        assert self._told in ready, f"ended before: {process.communicate()}"
+
+    def go_on(self) -> None:
+        """Lets every process go on."""
+        os.write(self._until, b"." * 64)
+
+    def close(self) -> None:
+        os.close(self._told)
+        os.close(self._until)
+
+
+@pytest.fixture
+def pause_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Pause]]:
+    """`pause_at(samples)`: see `Pause`."""
+    made: list[Pause] = []
+
+    def make(samples: int) -> Pause:
+        made.append(Pause(tmp_path_factory.mktemp("pause"), samples))
+        return made[-1]
+
+    yield make
+    for pause in made:
+        pause.close()
 
 
 class Heard:

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 
@@ -19,7 +20,7 @@ BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
 
 def arm(name, *, run_id=1, decode=None, prefill=None, **fields):
     defaults = {
-        "id": hash((run_id, name)) % 1000,
+        "id": crc32(f"{run_id}:{name}".encode()),
         "run_id": run_id,
         "run_kind": "main",
         "run_status": "finished",

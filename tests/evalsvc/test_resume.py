@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,8 +71,9 @@ def killed(call: Callable[[], Any], number: int, committed: bool) -> bool:
 
 @pytest.fixture
 def small(write_experiment, tmp_path, monkeypatch) -> Path:
-    """Two arms and an A/A of ten samples each, stored three at a time."""
+    """Two arms and an A/A of ten samples each, stored three at a time and never because they are old."""
     monkeypatch.setattr(runner, "FLUSH_SAMPLES", 3)
+    monkeypatch.setattr(runner, "FLUSH_SECONDS", float("inf"))
     suites = [
         {"name": "tasks", "kind": "lmeval", "tasks": ["sums/one.yaml"], "limit": 3},
         {"name": "formats", "kind": "formats", "cases": "formats.jsonl", "limit": 2},
@@ -142,41 +142,30 @@ def test_killed_again_and_again(small, execute_file, contents, tmp_path):
     assert verdicts(tmp_path / "often.sqlite") == verdicts(tmp_path / "whole.sqlite")
 
 
-def stored(database: Path) -> int:
-    """Samples in a database that may not be there yet."""
-    try:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
-            return connection.execute("SELECT count(*) FROM samples").fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
-
-
 def command(path: Path, database: Path) -> list[str]:
     return [sys.executable, "-m", "evalsvc.cli.main", "run", str(path), "--db", str(database), "--json"]
 
 
-def kill_command(path: Path, database: Path, samples: int, sent: signal.Signals, limit_s: float = 240) -> str:
-    """Sends a signal to the command once so many samples are stored, one at least by it; returns what it had said."""
-    samples = max(samples, stored(database) + 1)  # before that it may be starting, and know no signal
+def kill_command(path: Path, database: Path, pause: Any, sent: signal.Signals) -> str:
+    """Sends a signal to the command where it pauses; returns what it had said, once all of its processes are gone."""
     process = subprocess.Popen(
         command(path, database),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        env=pause.env,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.SIG_DFL
         ),  # ignored where the tests run in the background
     )
-    deadline = time.monotonic() + limit_s
-    while stored(database) < samples:
-        assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()
-        time.sleep(0.01)
+    pause.wait(process)
     if sent == signal.SIGINT:
         os.killpg(process.pid, sent)  # as a terminal does
+        pause.go_on()
     else:
-        process.send_signal(sent)
-    _, said = process.communicate(timeout=60)
+        process.send_signal(sent)  # what it had started still waits, and has to end by itself
+    _, said = process.communicate()  # ends when nobody holds stderr any more
     assert process.returncode == (130 if sent == signal.SIGINT else -sent), said
     return said
 
@@ -189,33 +178,36 @@ def finish_command(path: Path, database: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_command_and_its_processes_killed_and_run_again(write_experiment, execute_file, contents, tmp_path):
+def test_the_command_and_its_processes_killed_and_run_again(
+    write_experiment, execute_file, contents, pause_at, tmp_path
+):
+    """Two jobs side by side: the arms that share a prefill stage, and one that shares nothing."""
     suites = [
         {"name": "tools", "kind": "toolcall", "cases": "tools.jsonl"},
         {"name": "formats", "kind": "formats", "cases": "formats.jsonl"},
     ]
-    path = write_experiment(tmp_path / "experiment", workers=2, batch=5, suites=suites)
+    keys: dict[str, Any] = {"suites": suites, "arms": ARMS | {"weights": {"plan": "w=fp8"}}}
+    path = write_experiment(tmp_path / "experiment", workers=2, batch=5, **keys)
     database, whole = tmp_path / "runs.sqlite", tmp_path / "whole.sqlite"
-    kill_command(path, database, 16, signal.SIGKILL)
-    time.sleep(1.5)  # a working process ends itself within a second
-    left = stored(database)
-    assert 16 <= left < 126
-    time.sleep(1.5)
-    assert stored(database) == left  # nobody answers on
-    said = kill_command(path, database, left + 1, signal.SIGINT)
+    kill_command(path, database, pause_at(16), signal.SIGKILL)
+    left = sum(stored_by_arm(database))
+    assert 16 <= left < 4 * 18
+    said = kill_command(path, database, pause_at(left + 1), signal.SIGINT)
     assert said.endswith("what was answered is stored; the same command goes on from there\nerror: interrupted\n")
     assert "Traceback" not in said
     document = finish_command(path, database)
-    execute_file(write_experiment(path.parent, suites=suites), whole)  # one process, batches of another size
+    execute_file(write_experiment(path.parent, **keys), whole)  # one process, batches of another size
     assert contents(database) == contents(whole)
     assert verdicts(database) == verdicts(whole)
-    assert [arm["errors"] for arm in document["arms"]] == [0] * 7
+    assert [arm["errors"] for arm in document["arms"]] == [0] * 4
 
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_the_real_model_killed_and_run_again(small_model, contents, tmp_path):
+def test_the_real_model_killed_and_run_again(small_model, execute_file, contents, pause_at, tmp_path, monkeypatch):
     """Real prompts of real length, where neighbours in a batch would show if they could."""
+    monkeypatch.setattr(runner, "FLUSH_SAMPLES", 3)
+    monkeypatch.setattr(runner, "FLUSH_SECONDS", float("inf"))
     data = Path(__file__).resolve().parents[2] / "data"
     experiment = {
         "name": "killed",
@@ -231,12 +223,13 @@ def test_the_real_model_killed_and_run_again(small_model, contents, tmp_path):
     path = tmp_path / "experiment.yaml"
     path.write_text(json.dumps(experiment))
     whole, database = tmp_path / "whole.sqlite", tmp_path / "runs.sqlite"
-    subprocess.run(command(path, whole), capture_output=True, check=True)
-    kill_command(path, database, 3, signal.SIGKILL)  # while the two arms answer together
-    left = stored(database)
-    assert 3 <= left < 48
-    kill_command(path, database, left + 1, signal.SIGINT)
-    finish_command(path, database)
+    execute_file(path, whole)
+    assert killed(lambda: execute_file(path, database), 12, committed=True)
+    left = stored_by_arm(database)
+    assert min(left[:2]) > 0 and sum(left) < 48, "while the two arms answer together"
+    said = kill_command(path, database, pause_at(sum(left) + 1), signal.SIGINT)
+    assert said.endswith("error: interrupted\n") and sum(stored_by_arm(database)) > sum(left)
+    execute_file(path, database)
     assert contents(database) == contents(whole)
     assert verdicts(database) == verdicts(whole)
 

@@ -1,5 +1,6 @@
 """What is computed anew, what is copied, and that it is said: an unchanged arm is no reason to skip a night."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -37,12 +38,19 @@ def asked(monkeypatch) -> list[str]:
     return heard
 
 
+@pytest.fixture(scope="module")
+def finished(write_experiment, execute_file, tmp_path_factory) -> Path:
+    """A folder with an experiment and the database of its finished run of two arms and its A/A."""
+    folder = tmp_path_factory.mktemp("once")
+    execute_file(write_experiment(folder / "experiment", arms=ARMS, suites=SUITES), folder / "r.sqlite")
+    return folder
+
+
 @pytest.fixture
-def once(write_experiment, execute_file, tmp_path) -> tuple[Path, Path]:
-    """Experiment file and database of a finished run of two arms and its A/A."""
-    path = write_experiment(tmp_path / "experiment", arms=ARMS, suites=SUITES)
-    execute_file(path, tmp_path / "r.sqlite")
-    return path, tmp_path / "r.sqlite"
+def once(finished, tmp_path) -> tuple[Path, Path]:
+    """Experiment file and database of that run, to go on with."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "experiment" / "experiment.yaml", tmp_path / "r.sqlite"
 
 
 def samples(database: Path, run_id: int) -> list[tuple[Any, ...]]:

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,26 +32,16 @@ def planned(write_experiment, tmp_path):
     (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(jobs))
     read = load_jobs(tmp_path / "jobs.yaml")
     with open_store(tmp_path / "r.sqlite", create=True) as store:
-        look(store, read, datetime.now(UTC) - timedelta(days=1))
-        look(store, read, datetime.now(UTC))
+        now = datetime.now(UTC)
+        look(store, read, now - timedelta(days=1))
+        look(store, read, now)
     return tmp_path
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def started(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "evalsvc.cli.main", *arguments, "--db", "r.sqlite"]
-    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def samples(folder: Path) -> int:
-    with contextlib.closing(sqlite3.connect(folder / "r.sqlite", timeout=30)) as connection:
-        return connection.execute("SELECT count(*) FROM samples").fetchone()[0]
-
-
-def wait_for_samples(folder: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not samples(folder):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, stderr=pipe, stdout=pipe, text=True, env=env)
 
 
 def only(folder: Path) -> executions.Execution:
@@ -62,18 +51,17 @@ def only(folder: Path) -> executions.Execution:
 
 
 @pytest.mark.slow
-def test_the_run_of_a_killed_worker_is_taken_over_and_gone_on_with(planned):
-    killed = started(planned, "worker", "--lease", "3", "--poll", "0.2")
-    wait_for_samples(planned, killed)
+def test_the_run_of_a_killed_worker_is_taken_over_and_gone_on_with(planned, pause_at):
+    pause = pause_at(1)
+    killed = started(planned, "worker", "--lease", "3600", "--poll", "0.2", env=pause.env)
+    pause.wait(killed)
     killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.communicate()
     assert only(planned).status == "running"
-    other = started(planned, "worker", "--lease", "3", "--poll", "0.2", "--once")
-    while (found := only(planned)).status == "running" and found.attempt == 1:
-        if other.poll() is not None:  # its lease had not ended yet
-            other = started(planned, "worker", "--lease", "3", "--poll", "0.2", "--once")
-        time.sleep(0.2)
-    _, err = other.communicate(timeout=120)
+    with contextlib.closing(sqlite3.connect(planned / "r.sqlite", timeout=30)) as connection, connection:
+        connection.execute("UPDATE executions SET lease_until = started_at")  # an hour passes
+    other = started(planned, "worker", "--poll", "0.2", "--once")
+    _, err = other.communicate()
     found = only(planned)
     assert other.returncode == 0 and found.status == "done" and found.attempt == 2, err
     with open_store(planned / "r.sqlite", read_only=True) as store:
@@ -82,16 +70,16 @@ def test_the_run_of_a_killed_worker_is_taken_over_and_gone_on_with(planned):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_asked_to_stop_returns_its_run_and_run_due_goes_on_with_it(planned):
-    stopped = started(planned, "worker", "--poll", "0.2")
-    wait_for_samples(planned, stopped)
+def test_a_worker_that_is_asked_to_stop_returns_its_run_and_run_due_goes_on_with_it(planned, pause_at):
+    pause = pause_at(1)
+    stopped = started(planned, "worker", "--poll", "0.2", "--finish", "1", env=pause.env)
+    pause.wait(stopped)
     stopped.send_signal(signal.SIGTERM)
-    _, err = stopped.communicate(timeout=60)
-    assert stopped.returncode == 0 and (only(planned).status, only(planned).failures) in (("queued", 0), ("done", 0)), (
-        err
-    )
+    _, err = stopped.communicate()
+    returned = only(planned)
+    assert stopped.returncode == 0 and (returned.status, returned.failures) == ("queued", 0), err
     due = started(planned, "run-due", "--json")
-    out, err = due.communicate(timeout=120)
+    out, err = due.communicate()
     document = json.loads(out)
     assert due.returncode == document["exit_code"] == only(planned).exit_code, err
     with open_store(planned / "r.sqlite", read_only=True) as store:

@@ -195,7 +195,7 @@ def test_two_writers_at_once_store_each_key_once(path: Path, store, build):
     stored: list[int] = []
 
     def work() -> None:
-        with open_store(path, timeout_s=10) as own:
+        with open_store(path) as own:
             for start in range(0, 100, 10):
                 batch = [build.sample(i) for i in range(start, start + 10)]
                 stored.append(writer.add_samples(own, run_id, arm_id, batch))

@@ -142,16 +142,16 @@ HOSTILE = [
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_a_megabyte_is_looked_at_quickly(unit):
     text = "x" + unit * (1_000_000 // len(unit))
-    began = time.monotonic()
+    began = time.process_time()
     assert failures(text, "stop", text[:1000])["repetition"] == 1.0
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30
 
 
 def test_a_megabyte_without_a_loop_is_looked_at_quickly():
     words = [f"w{RNG.randrange(50_000)}" for _ in range(150_000)]
-    began = time.monotonic()
+    began = time.process_time()
     assert failures(" ".join(words), "stop", "p") == {}
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30
 
 
 @settings(max_examples=200, deadline=None)

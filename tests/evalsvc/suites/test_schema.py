@@ -103,9 +103,9 @@ def test_a_recursive_schema_meets_deep_and_large_values():
     for _ in range(5_000):
         deep = [deep]
     assert [p.keyword for p in problems(validator_of(schema, "here"), deep)] == ["depth"]
-    began = time.monotonic()
+    began = time.process_time()
     assert valid({"uniqueItems": True}, [{"a": n} for n in range(50_000)])
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -267,9 +267,9 @@ ONE_OF_EACH = list({(c["kind"], c.get("around")): c for c in EXAMPLES if c["kind
 def read_all(text, limit):
     for constraint in ONE_OF_EACH:
         verifier = READER.validate_python(constraint)
-        began = time.monotonic()
+        began = time.process_time()
         verifier.broken(text)
-        assert time.monotonic() - began < limit, constraint
+        assert time.process_time() - began < limit, constraint
 
 
 @pytest.mark.parametrize("name", HOSTILE)
