@@ -31,9 +31,6 @@ def import_(
         from evalsvc.suites.toolcall.bfcl import import_bfcl
 
         cases = import_bfcl(path)
-        faulty = [case["id"] for case in cases if "faults" in case]
-        if faulty:
-            note(f"answers that the case's own schema refuses, kept and named as its faults: {', '.join(faulty)}")
     else:
         from evalsvc.suites.formats.ifeval import import_ifeval
 
@@ -43,6 +40,9 @@ def import_(
             note(f"left out {key}: {reason}")
         for key, remark in made.notes.items():
             note(f"{key}: {remark}")
+    faulty = [case["id"] for case in cases if "faults" in case]
+    if faulty:
+        note(f"known faults of the set, kept and named as `faults` of their cases: {', '.join(faulty)}")
     write_file(out, "".join(json.dumps(case) + "\n" for case in cases))
     note(f"{len(cases)} cases written to {out}")
 

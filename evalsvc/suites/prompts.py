@@ -64,6 +64,7 @@ class Case(Row):
         messages: A conversation for the model's chat template, in place of both.
         stop: Strings that end the answer; for messages none, else a line end, where nothing is said.
         max_tokens: Most new tokens of the answer; for messages 512, else 64, where nothing is said.
+        faults: What is known to be wrong with the case itself, in the words of `suite validate`; it stays as published.
     """
 
     family: str = ""
@@ -74,6 +75,7 @@ class Case(Row):
     messages: list[Message] | None = Field(default=None, min_length=1)
     stop: list[str] = ["\n"]
     max_tokens: int = Field(default=64, ge=1)
+    faults: list[str] = []
 
     @model_validator(mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from evalsvc.errors import ConfigError
 from evalsvc.suites.formats.case import FormatCase
+from evalsvc.suites.formats.validate import clashes
 from evalsvc.suites.prompts import first_problem
 
 MAX_TOKENS = 1280  # what lm-eval's task gives an answer
@@ -167,13 +168,13 @@ def _add(made: Imported, key: str, prompt: str, names: Sequence[str], given: Seq
         messages = [{"role": "user", "content": prompt}]
         case = {"id": f"ifeval-{key}", "family": "ifeval", "messages": messages, "max_tokens": MAX_TOKENS}
         case |= {"constraints": constraints}
-        FormatCase.model_validate(case)
+        faults = list(clashes(FormatCase.model_validate(case)))
     except ValidationError as error:
         made.left_out[key] = first_problem(error)
     except ValueError as error:
         made.left_out[key] = str(error)
     else:
-        made.cases.append(case)
+        made.cases.append(case | ({"faults": faults} if faults else {}))
         unsaid = [_unsaid(prompt, constraint) for constraint in constraints]
         if any(unsaid):
             made.notes[key] = "; ".join(note for note in unsaid if note)

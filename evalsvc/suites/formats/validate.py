@@ -7,9 +7,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+from evalsvc.errors import ConfigError
 from evalsvc.suites.findings import Found
 from evalsvc.suites.formats.base import Constraint, Counted
 from evalsvc.suites.formats.case import FormatSuite, Verifiable, followed
+from evalsvc.suites.formats.wording import Exclude, Frequency, Letter
 from evalsvc.suites.items import content_hash
 from evalsvc.suites.own import PromptSuite
 from evalsvc.suites.prompts import Row, read_rows
@@ -31,6 +33,8 @@ def kind_of(path: Path) -> Literal["toolcall", "formats", "prompts"]:
     """
     _, first = read_rows(path, _AnyRow)[0]
     keys = set(first.model_extra or ())
+    if {"question", "function"} <= keys:
+        raise ConfigError(f"{path}: is a file of BFCL; `evalsvc suite import bfcl {path} --out FILE` makes cases of it")
     if {"tools", "expect"} & keys:
         return "toolcall"
     return "formats" if {"check", "constraints"} & keys else "prompts"
@@ -63,7 +67,7 @@ def validate(path: Path) -> Found:
             continue
         right = gold(case)
         found.unproven += right is None
-        found.problems += [f"{item.id}: {problem}" for problem in _problems(case, right)]
+        found.add(item.id, list(_problems(case, right)), case.faults)
     for same in prompts.values():
         if len(same) > 1:
             found.problems.append(f"{same[0]}: asks the same as {', '.join(same[1:])}")
@@ -84,8 +88,30 @@ def _problems(case: Verifiable, right: str | None) -> Iterator[str]:
             yield f"the right answer scores 0 ({', '.join(broken)}): {right!r:.200}"
     if _correct("", case):
         yield "an empty answer scores 1"
-    if all(_correct(text, case) for text in WRONG):
+    if all(_correct(text, case) for text in (*WRONG, *_named(case))):
         yield "a wrong answer scores 1, be it short or long"
+    yield from clashes(case)
+
+
+def _named(case: Verifiable) -> Iterator[str]:
+    """Nothing but the words and letters that constraints count or exclude, often."""
+    words: list[str] = []
+    for one in case.constraints:
+        match one:
+            case Exclude():
+                words += one.words
+            case Frequency():
+                words.append(one.word)
+            case Letter():
+                words.append(one.letter)
+            case _:
+                pass
+    if words:
+        yield f"{' '.join(words)} " * 400
+
+
+def clashes(case: Verifiable) -> Iterator[str]:
+    """Constraints that say the same twice, and those that no answer can meet together."""
     for one, other in combinations(case.constraints, 2):
         if one == other:
             yield f"the constraint {one.kind} is there twice"

@@ -149,16 +149,11 @@ class Turn(_Part):
 
 
 class ToolCase(Case):
-    """A case whose answer is calls, a question or a refusal.
-
-    Attributes:
-        faults: What is known to be wrong with the case itself, in the words of `suite validate`; it stays as published.
-    """
+    """A case whose answer is calls, a question or a refusal."""
 
     tools: list[Tool] = Field(min_length=1)
     expect: Expect
     turns: list[Turn] = Field(default=[])
-    faults: list[str] = Field(default=[])
 
     @model_validator(mode="after")
     def _known_tools(self) -> "ToolCase":

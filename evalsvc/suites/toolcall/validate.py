@@ -38,10 +38,7 @@ def validate(path: Path, form: str) -> Found:
         prompts[compact([request.prompt, request.tools] if request else [])].append(item.id)
         right = gold(item.payload, item.filter)
         found.unproven += right is None
-        known, problems = item.payload.faults, list(_problems(suite, item, right))
-        found.faults += [f"{item.id}: {problem}" for problem in problems if problem in known]
-        found.problems += [f"{item.id}: {problem}" for problem in problems if problem not in known]
-        found.problems += [f"{item.id}: names a fault that it has not: {f}" for f in known if f not in problems]
+        found.add(item.id, list(_problems(suite, item, right)), item.payload.faults)
     for same in prompts.values():
         if len(same) > 1:
             found.problems.append(f"{same[0]}: asks the same as {', '.join(same[1:])}")

@@ -60,13 +60,20 @@ def test_faults_of_the_set_are_named_when_it_is_imported_and_are_no_problems(cap
     answers.write_text(json.dumps({"id": "a", "ground_truth": [{"set.timer": {"minutes": ["5"]}}]}) + "\n")
     out = tmp_path / "cases.jsonl"
     code, _, said = run(capsys, "import", "bfcl", bfcl, "--out", out)
-    assert code == 0 and "the case's own schema refuses, kept and named as its faults: a\n" in said
+    assert code == 0 and "kept and named as `faults` of their cases: a\n" in said
     code, said, err = run(capsys, "validate", out)
     assert (code, err) == (0, "")
     assert said.splitlines() == [
         "known: a: set.timer: the schema refuses the right arguments: minutes: '5' is not of type 'number'",
         "1 cases, 0 whose right answer is not written, 1 known faults, 0 problems",
     ]
+
+
+def test_a_file_of_the_set_itself_is_no_case_file_and_says_how_it_becomes_one(capsys, bfcl):
+    code, _, said = run(capsys, "validate", bfcl)
+    assert code == 2 and said == (
+        f"error: {bfcl}: is a file of BFCL; `evalsvc suite import bfcl {bfcl} --out FILE` makes cases of it\n"
+    )
 
 
 def test_ifeval_is_imported_too(capsys, tmp_path):

@@ -10,6 +10,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.suites.formats import FormatSuite
 from evalsvc.suites.formats.case import FormatCase, followed
 from evalsvc.suites.formats.ifeval import MAPPED, constraint_of, import_ifeval
+from evalsvc.suites.formats.validate import validate
 
 DATA = Path(__file__).parents[5] / "shared" / "data" / "ifeval" / "input_data.jsonl"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="needs shared/data/ifeval")
@@ -35,6 +36,8 @@ def test_the_whole_set_is_mapped(tmp_path):
     path = tmp_path / "ifeval.jsonl"
     path.write_text("".join(json.dumps(case) + "\n" for case in made.cases))
     assert len(FormatSuite("ifeval", path).items()) == 541
+    found = validate(path)
+    assert (found.faults, found.problems) == (["ifeval-30: the constraint quoted is there twice"], [])
 
 
 @needs_data

@@ -47,6 +47,25 @@ def test_what_is_wrong_with_a_case_is_named(tmp_path, case, problem):
     assert any(said.startswith(f"a: {problem}") for said in validate(write(tmp_path, case)).problems)
 
 
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"kind": "exclude", "words": ["sea", "ship"]},
+        {"kind": "frequency", "word": "sea", "max": 2},
+        {"kind": "letter", "letter": "#", "max": 3},
+    ],
+)
+def test_a_case_that_only_its_own_words_break_is_sound(tmp_path, constraint):
+    assert validate(write(tmp_path, {**GOOD, "constraints": [constraint]})).problems == []
+
+
+def test_a_fault_that_a_case_names_is_no_problem(tmp_path):
+    twice = {**GOOD, "constraints": [*GOOD["constraints"] * 2], "faults": ["the constraint words is there twice"]}
+    found = validate(write(tmp_path, twice, {**GOOD, "id": "b", "prompt": "q", "faults": ["it is odd"]}))
+    assert found.faults == ["a: the constraint words is there twice"]
+    assert found.problems == ["b: names a fault that it has not: it is odd"]
+
+
 def test_counts_of_different_things_do_not_contradict(tmp_path):
     both = [{"kind": "letter", "letter": "a", "min": 2}, {"kind": "letter", "letter": "b", "max": 1}]
     assert validate(write(tmp_path, {**GOOD, "constraints": both, "example": "aa b"})).problems == []
