@@ -122,35 +122,49 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "missing":
         return f"key '{key}' is missing"
+    about = detail.get("ctx", {})
+    if detail["type"] == "union_tag_not_found":
+        return f"key '{key}.{about['discriminator'].strip(chr(39))}' is missing"
     if detail["type"] == "extra_forbidden":
         known = _known_keys(model, detail["loc"])
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}" if known else ""
         return f"unknown key '{key}'{hint}"
+    where = f"'{key.removesuffix('.[key]')}': " if key else ""
+    if detail["type"] == "union_tag_invalid":
+        return f"{where}{about['discriminator'].strip(chr(39))} {about['tag']!r} is none of {about['expected_tags']}"
+    if detail["type"] == "too_short":
+        return f"{where}holds {about['actual_length']} and needs at least {about['min_length']}"
     message = detail["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    where = f"'{key}': " if key else ""
-    if detail["type"] == "value_error":  # our own sentence, which names the value itself
+    message = (message[0].lower() + message[1:]).replace("valid tuple", "valid list").replace("dictionary", "mapping")
+    given = detail["input"]
+    hidden = bool(detail["loc"]) and detail["loc"][0] in getattr(model, "unshown", ())
+    if detail["type"] == "value_error" or hidden:  # our own sentence names the value itself
         return f"{where}{message}"
-    shown = repr(detail["input"])
+    shown = "a mapping" if isinstance(given, dict) else "a list" if isinstance(given, list) else repr(given)
     return f"{where}{message}, not {shown if len(shown) <= 60 else shown[:57] + '...'}"
 
 
 def _known_keys(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     """Keys that may stand where a pydantic location ends; none where that is no model."""
-    inner: type[BaseModel] | None = model
+    inner: list[type[BaseModel]] = [model]
     for part in loc[:-1]:
-        field = inner.model_fields.get(str(part)) if inner else None
-        if field is not None:
-            inner = _model_in(field.annotation)
-    return list(inner.model_fields) if inner else []
+        tagged = [one for one in inner if len(inner) > 1 and _is_tagged(one, part)]
+        fields = [one.model_fields[str(part)] for one in inner if str(part) in one.model_fields]
+        inner = tagged or [found for field in fields for found in _models_in(field.annotation)] or inner
+    return list(inner[0].model_fields)
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model in `X`, `list[X]`, `dict[str, X]` or `X | None`."""
+def _is_tagged(model: type[BaseModel], tag: int | str) -> bool:
+    """Whether a model is the one of a union that a tag stands for."""
+    return any(tag in get_args(field.annotation) for field in model.model_fields.values())
+
+
+def _models_in(annotation: object) -> list[type[BaseModel]]:
+    """The models in `X`, `list[X]`, `dict[str, X]`, `X | None` or `X | Y`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _models_in(part)]
 
 
 def _example(model: type[BaseModel]) -> str:

@@ -1,10 +1,14 @@
 """What the commands share: options, JSON on stdout, text that is never anything but text."""
 
 import json
+import os
+import shutil
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -61,27 +65,57 @@ def error_document(kind: str, message: str, exit_code: int) -> dict[str, Any]:
     return {"schema": "evalsvc.error/1", "error": {"kind": kind, "message": message}, "exit_code": exit_code}
 
 
-def refuse_unwritable(*paths: Path | None) -> None:
+def refuse_unwritable(*paths: Path | None, keep: str) -> None:
     """Refuses before anything is decided what could not be written after it.
 
+    Args:
+        paths: Files that will be written.
+        keep: A database, or another file that is read, which none of them may be.
+
     Raises:
-        ConfigError: A folder that is missing, or a path that is one.
+        ConfigError: A folder that is missing, a path that is one, or the file that is read.
     """
     for path in paths:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigError(f"{path}: no file can be written there; name one in a folder that exists")
+        if path is not None and path.resolve() == Path(keep.removeprefix("sqlite:///")).resolve():
+            raise ConfigError(f"{path}: is what is read, and would be lost; name another file")
 
 
-def write_file(path: Path, text: str) -> None:
-    """Writes a file, whole.
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file that takes a path's place once it is whole: until then, and where it fails, what was there stays.
+
+    What is no plain file, such as `/dev/stdout`, is written as it is, and so is a file in a folder that is read-only.
 
     Raises:
         ConfigError: It cannot be written.
     """
+    target = path.resolve()
+    beside = target.with_name(f".evalsvc-{os.getpid()}.part")
+    plain = (target.is_file() or not target.exists()) and os.access(target.parent, os.W_OK)
     try:
-        path.write_text(text, encoding="utf-8")
+        with (beside if plain else path).open("w", encoding="utf-8", newline="") as file:
+            yield file
+        if plain:
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        if plain:
+            beside.unlink(missing_ok=True)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with replacing(path) as file:
+        file.write(text)
 
 
 def stdout_console() -> "Console":

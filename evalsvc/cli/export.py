@@ -32,7 +32,7 @@ def export(
     """
     import sys
 
-    from evalsvc.cli.common import refuse_unwritable
+    from evalsvc.cli.common import refuse_unwritable, replacing
     from evalsvc.errors import ConfigError
     from evalsvc.exporting import pair_rows, sample_rows, token_rows, write_csv, write_jsonl
     from evalsvc.store.queries import resolve_arm
@@ -43,7 +43,7 @@ def export(
     if tokens and (kind == "csv" or against is not None):
         other = "--format csv" if kind == "csv" else "--against"
         raise ConfigError(f"--tokens: goes without {other}; it writes the tokens of one arm as JSON lines")
-    refuse_unwritable(out)
+    refuse_unwritable(out, keep=db)
     write = write_csv if kind == "csv" else write_jsonl
     with open_store(db, read_only=True) as store:
         found = resolve_arm(store, arm)
@@ -56,8 +56,5 @@ def export(
         if out is None:
             write(rows, sys.stdout)
             return
-        try:
-            with out.open("w", encoding="utf-8", newline="") as file:
-                write(rows, file)
-        except OSError as error:
-            raise ConfigError(f"{out}: cannot be written ({error.strerror})") from None
+        with replacing(out) as file:
+            write(rows, file)

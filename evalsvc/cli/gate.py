@@ -42,7 +42,7 @@ def gate(
     from evalsvc.store.writer import save_decision
 
     rules = load_policy(policy)
-    refuse_unwritable(json_file, junit, markdown)
+    refuse_unwritable(json_file, junit, markdown, keep=db)
     with open_store(db) as store:
         base = resolve_arm(store, baseline)
         named = [resolve_arm(store, address) for address in candidate]

@@ -26,24 +26,26 @@ def ls(
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.common import note, print_json, stdout_console
     from evalsvc.cli.jobs_report import executions_document, jobs_document, render_executions, render_jobs
     from evalsvc.cli.scheduling import held_queue
-    from evalsvc.jobs.spec import load_jobs
+    from evalsvc.jobs.spec import absent_files, load_jobs
     from evalsvc.store.executions import executions
 
     known = load_jobs(Path(jobs))
     with held_queue(db) as store:
         found = [] if store is None else executions(store, most=limit)
-    now = datetime.now(UTC)
+    now, absent = datetime.now(UTC), absent_files(known, Path(jobs).absolute().parent)
     if json:
-        document = {"jobs": jobs_document(known, now), "executions": executions_document(found)}
+        document = {"jobs": jobs_document(known, now), "absent": absent, "executions": executions_document(found)}
         print_json({"schema": "evalsvc.jobs/1", **document})
         return
     console = stdout_console()
     console.print(render_jobs(known, now))
     if found:
         console.print(render_executions(found))
+    for sentence in absent:
+        note(f"{jobs}: {sentence}")
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """The command line: registers the commands and turns every error into one sentence and an exit code."""
 
+import errno
 import os
 import sys
 import traceback
@@ -16,6 +17,7 @@ from evalsvc.cli.common import error_document, one_line, print_json
 from evalsvc.errors import EXIT_ERROR, EvalsvcError
 
 INTERRUPTED = 130
+_CANNOT_GROW = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which newer typer versions carry inside
 # order of the help page; each module has a function of its name (`_` follows a word of Python's own, or is its hyphen)
 COMMANDS = (
@@ -101,10 +103,13 @@ def _run(arguments: list[str], debug: bool) -> int:
     except (BrokenPipeError, SystemExit) as left:
         if isinstance(left, SystemExit) and not left.code:  # shell completion leaves so
             return 0
-        # the reader of our output left (typer would exit 1); nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()  # the reader of our output left (typer would exit 1); nobody to tell
         return EXIT_ERROR
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _CANNOT_GROW:
+            _leave_stdout()
+            message = f"what is printed cannot be written ({error.strerror}); make room, or send it elsewhere"
+            return say("OutputError", message, EXIT_ERROR)
         if isinstance(error, _UsageError):
             error.show()  # pyright: ignore[reportAttributeAccessIssue]
             message = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
@@ -117,13 +122,21 @@ def _say(kind: str, message: str, code: int, *, debug: bool, as_json: bool, show
     """One sentence on stderr, and under --json the same as a document on stdout; returns the exit code."""
     if debug:
         traceback.print_exc()
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         if not shown:
             print(f"error: {one_line(message)}", file=sys.stderr)
-        if as_json:
+    if as_json:
+        try:
             print_json(error_document(kind, one_line(message), code))
             sys.stdout.flush()
+        except OSError:  # left to the interpreter, what is not flushed would end it with a code of its own
+            _leave_stdout()
     return code
+
+
+def _leave_stdout() -> None:
+    """Sends what is still to be printed nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

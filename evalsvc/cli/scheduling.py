@@ -74,8 +74,9 @@ def make_worker(store: Store, watched: Watched, db: str, *, lease_s: float, fini
 
     def start(job: Job, held: Execution) -> RunProcess:
         jobs = watched.jobs
-        arguments = run_arguments(job, held, watched.path.absolute().parent, db)
-        return RunProcess(arguments, without_secrets(jobs, os.environ), redactor(jobs, os.environ))
+        arguments = run_arguments(job, held, watched.path.absolute().parent)
+        env = without_secrets(jobs, os.environ) | {"EVALSVC_DB": db}
+        return RunProcess(arguments, env, redactor(jobs, os.environ))
 
     name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     return Worker(store, watched.jobs, name, utc_clock, start, note, lease_s=lease_s, finish_s=finish_s)

@@ -26,7 +26,7 @@ def import_(
 
     from evalsvc.cli.common import note, refuse_unwritable, write_file
 
-    refuse_unwritable(out)
+    refuse_unwritable(out, keep=str(path))
     if kind == "bfcl":
         from evalsvc.suites.toolcall.bfcl import import_bfcl
 

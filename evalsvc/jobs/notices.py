@@ -38,8 +38,8 @@ def _text(event: Event, job: str, when: str, subject: str, known: dict[str, Any]
     said = known.get("sentence") or known.get("reason") or ""
     if event == "missed":
         late, executed = known["late"], known["executed"]
-        rest = f"{executed} of them run now" if executed else "none of them is run"
-        return f"{job}: {late} planned time{'s' * (late != 1)} from {when} on came and nobody queued it; {rest}"
+        rest = f"{executed} of them {'runs' if executed == 1 else 'run'} now" if executed else "none of them is run"
+        return f"{job}: {late} planned time{'s' * (late != 1)} from {when} on came while nobody queued; {rest}"
     word = {
         "regressed": f"{what} REGRESSED",
         "invalid": f"{what} is INVALID",

@@ -18,10 +18,13 @@ from evalsvc.store.executions import Execution
 _TAIL_BYTES = 4000
 
 
-def run_arguments(job: Job, held: Execution, base_dir: Path, db: str) -> list[str]:
-    """The command line of an execution: the same key in every attempt, so that a later one goes on."""
+def run_arguments(job: Job, held: Execution, base_dir: Path) -> list[str]:
+    """The command line of an execution: the same key in every attempt, so that a later one goes on.
+
+    The database is none of it: its URL may hold a password, and command lines are everybody's to read.
+    """
     arguments = ["run", str(base_dir / job.experiment), "--key", held.key, "--gate", str(base_dir / job.policy)]
-    return [*arguments, "--db", db, "--wait", "--json", *(["--allow-code"] if job.allow_code else [])]
+    return [*arguments, "--wait", "--json", *(["--allow-code"] if job.allow_code else [])]
 
 
 class RunProcess:

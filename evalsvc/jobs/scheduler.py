@@ -62,9 +62,8 @@ def _look(store: Store, jobs: JobsFile, name: str, job: Job, now: datetime) -> Q
         missed = add(session, name, found.missed, "missed", now)
         row.seen_until = stamp(now)
         if found.first_late is not None and not row.late:
-            payload = notice(
-                "missed", name, job, found.first_late, late=found.late, executed=min(found.late, len(found.queued))
-            )
+            executed = found.late - found.dropped - len(found.missed)
+            payload = notice("missed", name, job, found.first_late, late=found.late, executed=executed)
             tell(session, payload["id"], payload, jobs.told(name, "missed"), now)
         if found.late or found.queued:
             row.late = found.first_late is not None

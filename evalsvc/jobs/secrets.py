@@ -41,10 +41,18 @@ def redactor(jobs: JobsFile, env: Mapping[str, str]):
     hidden = {env[name] for name in secret_names(jobs) if env.get(name)}
     addresses = {url for channel in jobs.channels.values() if (url := getattr(channel, "url", None))}
     for address in (*addresses, *(value for value in hidden if "://" in value)):
-        parts = urlsplit(address)
-        hidden |= {address, parts.query, parts.password or "", parts.username or ""}
-        hidden.add(parts.path if len(parts.path) > 1 else "")
+        hidden |= {address, *_parts(address)}
     return lambda text: _redact(text, hidden)
+
+
+def _parts(address: str) -> set[str]:
+    """All but the host of an address; of one that cannot be taken apart, what stands after its scheme."""
+    try:
+        parts = urlsplit(address)
+        path = parts.path if len(parts.path) > 1 else ""
+        return {parts.query, parts.password or "", parts.username or "", path}
+    except ValueError:
+        return {address.partition("://")[2]}
 
 
 def _redact(text: str, hidden: Iterable[str]) -> str:

@@ -1,17 +1,28 @@
 """A jobs file: which experiments run when, under which policy, and who is told."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from evalsvc.jobs.calendar import EPOCH
 from evalsvc.yamlfile import read_model
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=60)]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+
+
+def _is_variable(name: object) -> object:
+    """Says nothing of what stands there: it may be the secret itself."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", name):
+        raise ValueError("names an environment variable (letters, digits, _); the secret itself has no place here")
+    return name
+
+
+Variable = Annotated[str, BeforeValidator(_is_variable)]
 Event = Literal["regressed", "invalid", "recovered", "missed", "incident", "failed"]
 Seconds = Annotated[float, Field(gt=0, le=30 * 86400, allow_inf_nan=False)]
 ALL_EVENTS: tuple[Event, ...] = ("regressed", "invalid", "recovered", "missed", "incident", "failed")
@@ -138,7 +149,9 @@ class Job(_Frozen):
     @classmethod
     def _readable(cls, text: str) -> str:
         if len(text.split()) != 5:
-            raise ValueError(f"{text!r} has {len(text.split())} fields; cron has five: minute hour day month weekday")
+            count = len(text.split())
+            fields = f"{count} field{'s' * (count != 1)}"
+            raise ValueError(f"{text!r} has {fields}; cron has five: minute hour day month weekday")
         try:
             CronSim(text, EPOCH)
         except CronSimError as error:
@@ -159,10 +172,12 @@ class JobsFile(_Frozen):
     """A jobs file.
 
     Attributes:
+        unshown: Keys inside which no complaint shows a value: addresses and arguments hold secrets.
         jobs: Name to job.
         channels: Name to channel.
     """
 
+    unshown: ClassVar[tuple[str, ...]] = ("channels",)
     jobs: Annotated[dict[Name, Job], Field(min_length=1)]
     channels: dict[Name, Channel] = {}
 
@@ -180,6 +195,16 @@ class JobsFile(_Frozen):
         return self
 
 
+def absent_files(jobs: JobsFile, folder: Path) -> list[str]:
+    """A sentence for each experiment and policy that is not there; whoever runs the job will fail over it."""
+    return [
+        f"job {name}: its {key} {folder / named} is not there"
+        for name, job in jobs.jobs.items()
+        for key, named in (("experiment", job.experiment), ("policy", job.policy))
+        if not (folder / named).is_file()
+    ]
+
+
 def load_jobs(path: str | Path) -> JobsFile:
     """Reads a jobs file.
 
@@ -194,4 +219,14 @@ def _with_one_address(channel):
         raise ValueError("give either url or url_env")
     if channel.url is not None and not channel.url.startswith(("https://", "http://")):
         raise ValueError("url begins with https:// or http://")
+    if channel.url is not None and not _leads_somewhere(channel.url):
+        raise ValueError("url has no host, a port that is none, or spaces in it")
     return channel
+
+
+def _leads_somewhere(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        return False

@@ -35,6 +35,7 @@ _SENTENCES = (
     ("read-only transaction", "is read-only here; connect to the primary server"),
     ("permission denied", "refuses this user; grant it the database's tables, or give another user in the URL"),
     ("server closed the connection", "closed the connection; check the server, then run the same command again"),
+    ("out of range", "holds no number as large as was asked for"),
     ("no such column", "lacks a column of evalsvc; it was written by another version, name a new file"),
 )
 
@@ -52,6 +53,8 @@ def store_errors(name: str) -> Iterator[None]:
         raise StoreError(f"{name}: the row contradicts one already stored ({error.orig})") from error
     except StatementError as error:
         raise StoreError(f"{name}: {_sentence(error.orig)}") from error
+    except OverflowError as error:
+        raise StoreError(f"{name}: holds no number as large as was asked for") from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise StoreError(f"{name}: {_sentence(error)}") from error
 

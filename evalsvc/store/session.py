@@ -28,6 +28,7 @@ from evalsvc.store.schema import READABLE_FROM, REVISION
 
 BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10
+_PLAIN = ("host", "port", "dbname", "sslmode")  # options of a URL that may be shown; a password can be one, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,19 @@ class Location:
             url = make_url(text)
         except (ArgumentError, ValueError):
             scheme = text.split("://", 1)[0]
-            raise ConfigError(f"the database URL ({scheme}://…) cannot be read; use sqlite:///PATH") from None
-        if url.get_backend_name() == "postgresql":
-            name = url.render_as_string(hide_password=True)
+            forms = "use sqlite:///PATH, or postgresql://USER@HOST:PORT/NAME"
+            raise ConfigError(f"the database URL ({scheme}://…) cannot be read; {forms}") from None
+        if url.drivername in ("postgresql", "postgresql+psycopg"):
+            plain = {key: value for key, value in url.query.items() if key in _PLAIN}
+            name = url.set(query=plain).render_as_string(hide_password=True)
             driven = url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
             return cls(name=name, url=driven, path=None)
-        if url.get_backend_name() != "sqlite":
+        if url.drivername not in ("sqlite", "sqlite+pysqlite"):
             raise ConfigError(f"{url.drivername}:// is no database of evalsvc; use a file, or postgresql://HOST/NAME")
         if not url.database or url.database == ":memory:":
             raise ConfigError("a database in memory cannot be shared; use sqlite:///PATH")
+        if url.query:
+            raise ConfigError(f"sqlite:///{url.database}: takes no options after `?`; leave them out")
         return cls(name=url.database, url=None, path=Path(url.database))
 
 

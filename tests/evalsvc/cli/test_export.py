@@ -1,9 +1,16 @@
 """Exports hold what is stored, exactly, and nothing that a spreadsheet would run."""
 
 import csv
+import errno
 import io
 import json
+import os
+import subprocess
+import sys
 from math import log
+from pathlib import Path
+
+import pytest
 
 from evalsvc.alternatives import pack
 from evalsvc.engine.requests import GenerateResult, TokenLogprobs
@@ -101,3 +108,50 @@ def test_no_cell_of_a_csv_is_a_formula():
 
 def test_another_format_is_refused(evalsvc, db):
     assert "neither csv nor jsonl" in evalsvc("export", "base", "--format", "xlsx", "--db", db)[2]
+
+
+def test_an_export_that_ends_early_leaves_what_was_there(evalsvc, db, tmp_path, monkeypatch):
+    out = tmp_path / "o" / "pairs.csv"
+    out.parent.mkdir()
+    out.write_text("from before")
+
+    def full(rows, file):
+        file.write("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("evalsvc.exporting.write_csv", full)
+    code, _, err = evalsvc("export", "base", "--format", "csv", "--out", out, "--db", db)
+    assert code == 2 and f"{out}: cannot be written (No space left on device)" in err
+    assert out.read_text() == "from before" and list(out.parent.iterdir()) == [out]
+
+
+def test_an_export_takes_the_place_and_the_mode_of_what_was_there_through_links(evalsvc, db, tmp_path):
+    out, link = tmp_path / "o.jsonl", tmp_path / "link"
+    out.write_text("from before")
+    out.chmod(0o640)
+    link.symlink_to(out)
+    assert evalsvc("export", "base", "--out", link, "--db", db)[0] == 0
+    assert link.is_symlink() and len(out.read_text().splitlines()) == 120 and out.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("command", ["export", "gate"])
+def test_nothing_is_written_over_the_database(evalsvc, db, policy, command):
+    asked = {
+        "export": ("base", "--out"),
+        "gate": ("--policy", policy, "--baseline", "base", "--candidate", "good", "--junit"),
+    }
+    before = Path(db).read_bytes()
+    for address in (db, f"sqlite:///{db}"):
+        code, _, err = evalsvc(command, *asked[command], db, "--db", address)
+        assert code == 2 and "is what is read, and would be lost" in err
+    assert Path(db).read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [("export", "1:base"), ("ls",), ("ls", "--json"), ("ls", "--nonsense", "--json")])
+def test_a_full_disk_behind_the_output_is_one_sentence_and_no_regression(db, arguments):
+    command, env = [sys.executable, "-m", "evalsvc.cli.main", *arguments], os.environ | {"EVALSVC_DB": db}
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
+    assert found.returncode == 2 and "Traceback" not in found.stderr and "Exception" not in found.stderr
+    assert "what is printed cannot be written (No space left" in found.stderr or "--nonsense" in arguments

@@ -106,3 +106,20 @@ def test_executions_are_shown_cancelled_and_retried(evalsvc, evalsvc_json, plann
 
 def test_new_and_key_contradict_each_other(evalsvc, planned):
     assert "--new and --key" in evalsvc("run", planned / "experiment.yaml", "--new", "--key", "x")[2]
+
+
+def test_a_job_whose_files_are_not_there_is_said_before_its_night_comes(evalsvc, evalsvc_json, tmp_path):
+    jobs = tmp_path / "jobs.yaml"
+    jobs.write_text("jobs:\n  n: {cron: '0 2 * * *', experiment: gone.yaml, policy: p.yaml}\n")
+    (tmp_path / "p.yaml").write_text("name: p\n")
+    asked = ("jobs", "ls", "--jobs", jobs, "--db", tmp_path / "none.sqlite")
+    code, out, err = evalsvc(*asked)
+    says = f"job n: its experiment {tmp_path / 'gone.yaml'} is not there"
+    assert code == 0 and "0 2 * * *" in out and err == f"{jobs}: {says}\n"
+    assert evalsvc_json(*asked)[1]["absent"] == [says]
+
+
+@pytest.mark.parametrize("asked", ["show", "cancel", "retry"])
+def test_a_number_larger_than_any_row_has_is_one_sentence(evalsvc, db, asked):
+    code, out, err = evalsvc("jobs", asked, 10**30, "--db", db)
+    assert (code, out) == (2, "") and err == f"error: {db}: holds no number as large as was asked for\n"

@@ -1,6 +1,7 @@
 """Notices arrive at least once, and a failed delivery harms nothing but itself."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,3 +106,25 @@ def test_secrets_are_in_no_text_and_in_no_programs_environment(jobs):
     assert not any(word in found for word in ("hunter22", "pass1", "abcd", "secretpath", "services"))
     assert found.endswith(" host")
     assert without_secrets(jobs, ENV) == {"PATH": "/bin"}
+
+
+def test_an_address_that_cannot_be_taken_apart_ends_no_worker_and_is_hidden_whole(store, jobs, clock, told):
+    env = ENV | {"SLACK": "http://[/hunter33"}
+    assert "hunter33" not in redactor(jobs, env)("nothing at http://[/hunter33, nor at [/hunter33")
+    assert deliver_one(store, jobs, clock, env, pauses_s=0)
+    (found,) = outbox.deliveries(store, "nightly")
+    assert found.status == "pending" and found.message and "hunter33" not in found.message
+
+
+def test_the_databases_url_is_on_no_command_line(jobs, monkeypatch, tmp_path):
+    """It may hold a password, and command lines are everybody's to read."""
+    from evalsvc.cli import scheduling
+
+    started = []
+    monkeypatch.setattr(scheduling, "RunProcess", lambda arguments, env, redact: started.append((arguments, env)))
+    monkeypatch.setattr(scheduling, "Worker", lambda store, jobs, name, clock, start, say, **limits: start)
+    watched = SimpleNamespace(jobs=jobs, path=tmp_path / "jobs.yaml")
+    start = scheduling.make_worker(None, watched, "postgresql://u:hunter2@h/d", lease_s=1, finish_s=0)
+    start(jobs.jobs["nightly"], SimpleNamespace(key="k"))
+    ((arguments, env),) = started
+    assert "hunter2" not in " ".join(arguments) and env["EVALSVC_DB"] == "postgresql://u:hunter2@h/d"

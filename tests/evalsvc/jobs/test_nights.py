@@ -66,7 +66,7 @@ def test_a_regression_is_told_once_and_its_recovery_once(nightly, capsys):
     heard: list[str] = []
 
     def start(job: Job, held: executions.Execution) -> Here:
-        return Here(run_arguments(job, held, folder, database), capsys)
+        return Here([*run_arguments(job, held, folder), "--db", database], capsys)
 
     with open_store(database, create=True) as store:
         look(store, jobs, now)

@@ -130,6 +130,19 @@ def test_what_was_planned_while_no_scheduler_ran_is_missed_and_told_once(store, 
     assert [d.payload["event"] for d in outbox.deliveries(store, "nightly")] == ["missed", "missed"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [("skip", "none of them is run"), ("once", "none of them is run"), ("all", "3 of them run now")],
+)
+def test_a_notice_counts_late_times_alone(store, make_jobs, clock, rule, says):
+    """The fourth is on time and no matter of the notice: under `once` it stands for the late ones."""
+    jobs = make_jobs(missed=rule, cron="0 * * * *")
+    look(store, jobs, clock())
+    look(store, jobs, clock.turn(4 * 3600 - clock().minute * 60 - clock().second + 10))
+    (told,) = outbox.deliveries(store, "nightly")
+    assert told.payload["text"].endswith(f"came while nobody queued; {says}") and told.payload["late"] == 3
+
+
 def test_a_job_counts_from_when_it_is_first_seen_and_anew_when_its_times_change(store, make_jobs, clock):
     look(store, make_jobs(), clock())
     look(store, make_jobs(cron="0 12 * * *"), clock.turn(5 * 86400))

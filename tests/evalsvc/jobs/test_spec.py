@@ -50,6 +50,14 @@ def test_a_job_without_zone_is_in_utc_and_misses_nothing(read):
         ("kind: slack", "kind: sms", "kind"),
         ("url_env: SLACK", "url_env: 'S L'", "url_env"),
         ("url_env: SLACK", "url: ftp://x", "url begins with https://"),
+        *(
+            ("url_env: SLACK", f"url: '{url}'", "url has no host")
+            for url in ("https://", "http://h:99999/x", "https://h /x")
+        ),
+        ("kind: slack", "kind: slak", "'channels.team': kind 'slak' is none of 'webhook', 'slack', 'email', 'command'"),
+        ("kind: slack, ", "", "key 'channels.team.kind' is missing"),
+        ('"0 2 * * *"', '"@daily"', "'@daily' has 1 field; cron has five"),
+        ("[team]", "team", "'jobs.nightly.notify': input should be a valid list, not 'team'"),
         ("url_env: SLACK", "url_env: A, url: http://x", "give either url or url_env"),
         ("url_env: SLACK", "url_env: A, token: hunter2", "token"),
         ("    notify:", "    timeout_s: .inf\n    notify:", "timeout_s"),
@@ -61,3 +69,40 @@ def test_a_mistake_is_one_sentence(read, old, new, says):
     with pytest.raises(ConfigError) as refused:
         read(GOOD.replace(old, new))
     assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        "{kind: slak, url: 'https://h/hunter2'}",
+        "{url: 'https://h/hunter2'}",
+        "{kind: slack, url: ['https://h/hunter2']}",
+        "{kind: slack, url: 'ftp://h/hunter2'}",
+        "{kind: slack, url: 'https://h:99999/hunter2'}",
+        "{kind: slack, url_env: 'https://h/hunter2'}",
+        "{kind: webhook, url: 'https://h', secret_env: hunter2-}",
+        "{kind: webhook, url: 'https://h', secret: hunter2}",
+        "{kind: email, host: h, sender: hunter2, to: [a@b]}",
+        "{kind: email, host: h, sender: a@b, to: [a@b], user_env: U, password_env: hunter2-}",
+        "{kind: command, argv: ./tell.sh --token hunter2}",
+        "{kind: command, argv: [./tell.sh], timeout_s: hunter2}",
+        "hunter2",
+    ],
+)
+def test_a_complaint_about_a_channel_shows_no_value(read, channel):
+    """An address, an argument or what was written in place of a variable's name may be the secret itself."""
+    with pytest.raises(ConfigError) as refused:
+        read(GOOD.replace("{kind: slack, url_env: SLACK}", channel))
+    assert "hunter2" not in str(refused.value) and "jobs.yaml:9: " in str(refused.value)
+
+
+def test_an_unknown_key_names_those_of_its_own_kind_of_channel(read):
+    with pytest.raises(
+        ConfigError, match=r"unknown key 'channels\.team\.email\.frob'; known: events, kind, host, port"
+    ):
+        read(GOOD.replace("{kind: slack, url_env: SLACK}", "{kind: email, host: h, sender: a@b, to: [a@b], frob: 1}"))
+
+
+def test_no_job_is_no_jobs_file(read):
+    with pytest.raises(ConfigError, match=r"jobs.yaml:1: 'jobs': holds 0 and needs at least 1$"):
+        read("jobs: {}\n")

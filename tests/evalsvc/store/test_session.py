@@ -171,6 +171,31 @@ def test_a_password_is_in_no_message():
     assert "secret" not in str(unreadable.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://h/d?password=hunter2", "postgresql://u:hunter2@h/d?sslpassword=hunter2&sslmode=require"]
+)
+def test_a_password_among_a_urls_options_is_not_shown(url):
+    location = Location.parse(url)
+    assert "hunter2" not in location.name and "hunter2" in str(location.url and location.url.query) + url
+    assert ("sslmode=require" in location.name) == ("sslmode" in url)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql+psycopg2://h/d", "use a file, or postgresql://HOST/NAME"),
+        ("postgresql+frob://h/d", "use a file, or postgresql://HOST/NAME"),
+        ("sqlite+pysqlcipher:///a.db", "use a file, or postgresql://HOST/NAME"),
+        ("sqlite:///a.db?mode=ro", "takes no options after `?`"),
+        ("postgresql://h:port/d", "use sqlite:///PATH, or postgresql://USER@HOST:PORT/NAME"),
+    ],
+)
+def test_a_url_that_would_be_read_otherwise_than_written_is_refused(url, says):
+    with pytest.raises(ConfigError) as refused:
+        Location.parse(url)
+    assert says in str(refused.value)
+
+
 @pytest.mark.parametrize("bad", ["", " ", "sqlite://", "sqlite:///:memory:", "://x"])
 def test_an_unusable_address_is_a_config_error(bad):
     with pytest.raises(ConfigError):
