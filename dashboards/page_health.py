@@ -57,6 +57,7 @@ def show(store: Store, view: RunView) -> None:
         (arm, kept(store, (arm,), "totals", lambda arm=arm: queries.arm_totals(store, arm.id))) for arm in view.arms
     ]
     st.html(tables.arms_table(totals))
+    _ran(view.arms)
     _abilities(view.arms)
     failed = {
         arm.id: kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
@@ -68,6 +69,28 @@ def show(store: Store, view: RunView) -> None:
 
 
 def _abilities(arms: Sequence[ArmRecord]) -> None:
+    """What the target of each arm can do, a line a capability, as it was tried before the run or read of its files."""
+    st.html(
+        markup.title("What each arm's target can do", "As it was tried before the first item, or read of its files.")
+    )
+    names = dict.fromkeys(name for arm in arms for name in arm.capabilities)
+    if not names:
+        st.caption("Nobody asked these targets: the run is of an earlier version. A new run does.")
+        return
+    table = {"capability": frames.text_column(list(names))}
+    for number, arm in enumerate(arms):
+        column = f"{arm.name} (baseline)" if number == 0 else arm.name
+        table[column] = frames.text_column([_ability(arm.capabilities.get(name)) for name in names])
+    st.html(tables.wrapped(pd.DataFrame(table)))
+
+
+def _ability(found: Mapping[str, Any] | None) -> str | None:
+    if found is None:
+        return None
+    return f"{'✓' if found.get('can') else '✗'} {found.get('about') or ''}".strip()
+
+
+def _ran(arms: Sequence[ArmRecord]) -> None:
     """On what and by which kernels each stage ran, counted; a declared arm's own words."""
     st.html(markup.title("What each arm ran", "Device, arithmetic and kernels of each stage, as its proof counted."))
     if not any(arm.proof for arm in arms):

@@ -127,6 +127,10 @@ def _choices(answer: str) -> pd.DataFrame | None:
 
 
 def _expected(store: Store, arm: ArmRecord, ours: Shown | None, theirs: Shown, names: tuple[str, str]) -> None:
+    if theirs.right_answer is not None:
+        st.html(markup.title("What is right", "As the task's document says it; its scorer may take other forms, too."))
+        show_text(theirs.right_answer)
+        return
     st.html(markup.title("What is right", "As its case file says it: argument by argument, constraint by constraint."))
     try:
         case = case_of(reads_flips.resolved(store, arm.run_id), theirs.suite, theirs.item, theirs.item_hash)

@@ -75,6 +75,7 @@ class Shown:
     answer_tokens: int | None
     stage_tokens: dict[str, int]
     handed_over: bool
+    right_answer: str | None = None
     scores: tuple[tuple[str, str, float, str | None, str, str | None], ...] = ()
     turns: tuple[Turn, ...] = field(default=())
     alternatives: bytes | None = None
@@ -253,6 +254,7 @@ def _shown(store: Store, arm: ArmRecord, where: Any) -> Shown | None:
         answer_tokens=row.answer_tokens,
         stage_tokens=row.stage_tokens,
         handed_over=row.handed_over,
+        right_answer=item.right_answer,
         scores=tuple((s[0], s[1], s[2], s[3], s[4], s[5]) for s in counted if s.scoring_version == newest),
         turns=tuple(turns),
         alternatives=packed,

@@ -60,7 +60,7 @@ def case_of(resolved: Mapping[str, Any], suite: str, item_id: str, item_hash: st
     kind = KINDS.get(str(found[0].get("kind"))) if found else None
     if kind is None:
         raise EvidenceError(
-            "what is right of a task's or a recorded item is not stored, but for the choices that have it"
+            "what is right of this item was not stored: its run is of an earlier version, or its files do not say it"
         )
     folder, cases = resolved.get(FOLDER), found[0].get("cases")
     if not isinstance(folder, str) or not isinstance(cases, str):

@@ -59,6 +59,7 @@ def open_arms(store: Store, run_id: int, facts: Iterable[ArmFacts], prepared: Pr
                 injected=fact.injected,
                 details={**fact.details, "note": experiment.arms[fact.name].note, **versions},
                 expected=len(prepared.asked),
+                capabilities=fact.capabilities,
             ),
             fact,
         )

@@ -287,6 +287,7 @@ def _common(question: Question) -> dict[str, Any]:
         "filter": item.filter,
         "chance": item.chance,
         "scored_by": item.scored_by,
+        "right_answer": item.right_answer,
         "request_hash": request_hash(request),
         "settings_hash": settings_hash(request),
         "through": question.through,

@@ -17,6 +17,11 @@ STAGES = {  # weights and KV of prefill, then of decode
 }
 DEVICE = "generated"
 MEMORY = 80e9
+CAPABILITIES = {
+    "generated answers": {"can": True, "about": "made up"},
+    "log-likelihoods": {"can": False, "about": "none are made up"},
+    "proof": {"can": True, "about": "made up"},
+}
 _PARAMETERS, _OTHER, _KV_VALUES = 8.0e9, 1.1e9, 65_536  # of weights; bytes that no format packs; values a token
 _BYTES = {"bf16": 2.0, "fp8:w8a8:channel:token": 1.002, "fp8:token-head": 1.0625}
 _GRID = ((512, 1), (512, 16), (512, 64))  # prompt tokens, requests at once

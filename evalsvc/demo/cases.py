@@ -9,10 +9,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import zip_longest
+from math import log
 from pathlib import Path
 from typing import Any
 
-from evalsvc.engine.requests import GenerateResult
+from evalsvc.alternatives import pack
+from evalsvc.engine.requests import GenerateResult, TokenLogprobs
 from evalsvc.store.records import NewScore, Turn
 from evalsvc.suites.base import Item
 from evalsvc.suites.cases import CaseSuite
@@ -21,6 +24,8 @@ from evalsvc.suites.items import content_hash
 from evalsvc.suites.toolcall.suite import ToolCallSuite
 
 ITEMS = 45  # of each family
+_FILLERS = (" a", " and", " of", " to", " in")
+_SURE, _PARTED = (0.92, 0.03, 0.02, 0.01, 0.005), (0.51, 0.38, 0.04, 0.02, 0.01)  # of the likeliest tokens
 CITIES = ("Lisbon", "Dublin", "Vienna", "Athens", "Oslo", "Prague", "Porto", "Seoul", "Quito", "Lima", "Cairo")
 NAMES = ("Irene", "Victor", "Grace", "Leo", "Rosa", "Bruno", "Alma", "Nils", "Yuki")
 THINGS = ("tea", "rope", "lamp", "soap", "bread", "glue", "paint")
@@ -42,6 +47,7 @@ class Asked:
         answers: The wrong one and the right one.
         scores: Of each of them, as the suite's scorer gives them.
         turns: Of each of them its tokens.
+        alternatives: Of each of them the likeliest tokens, as `evalsvc.alternatives` packs them.
     """
 
     suite: str
@@ -50,6 +56,7 @@ class Asked:
     answers: tuple[str, str]
     scores: tuple[tuple[NewScore, ...], tuple[NewScore, ...]]
     turns: tuple[tuple[Turn, ...], tuple[Turn, ...]]
+    alternatives: tuple[bytes | None, ...]
     scoring_version: str
 
 
@@ -85,6 +92,28 @@ def _turns(answers: tuple[str, str]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]
     return wrong, right
 
 
+def _likeliest(wrong: str, right: str) -> tuple[bytes | None, ...]:
+    """The likeliest tokens of both answers; where they part each arm's own comes first and the other's second."""
+    both = [pieces(wrong), pieces(right)]
+    parting = next((i for i, (a, b) in enumerate(zip_longest(*both)) if a != b), 0)
+    packed = []
+    for own, other in (both, both[::-1]):
+        places = []
+        for place, piece in enumerate(own):
+            near = place == parting and place < len(other)
+            named = [piece, other[place] if near else " the", *_FILLERS]
+            shares = _PARTED if near else _SURE
+            top = tuple(
+                (tokens(text)[0], log(share)) for text, share in zip(dict.fromkeys(named), shares, strict=False)
+            )
+            places.append(TokenLogprobs(top[0][0], top[0][1], top[: len(shares)]))
+        texts = {tokens(text)[0]: text for text in (*own, *other, " the", *_FILLERS)}
+        told = {"prompt_tokens": 40, "prompt_sha256": "t", "finish_reason": "stop", "stage_tokens": {}}
+        answer = GenerateResult(id="", text="", token_ids=(), logprobs=tuple(places), texts=texts, **told)
+        packed.append(pack([answer]))
+    return tuple(packed)
+
+
 def _of_cases(suite: CaseSuite[Any], cases: list[tuple[dict[str, Any], str, str]]) -> list[Asked]:
     asked = []
     for item, (case, wrong, right) in zip(suite.items(), cases, strict=True):
@@ -105,6 +134,7 @@ def _of_cases(suite: CaseSuite[Any], cases: list[tuple[dict[str, Any], str, str]
                 answers=(wrong, right),
                 scores=(scores[0], scores[1]),
                 turns=_turns((wrong, right)),
+                alternatives=_likeliest(wrong, right),
                 scoring_version=suite.scoring_version,  # pyright: ignore[reportAttributeAccessIssue]
             )
         )
@@ -175,7 +205,12 @@ def _tasks() -> Iterator[Asked]:
 
 def _task(name: str, family: str, prompt: str, wrong: str, right: str) -> Asked:
     item = Item(
-        id=name, family=family, cluster="", sha256=content_hash([prompt, right]), metric="exact_match", filter="none"
+        id=name,
+        family=family,
+        cluster="",
+        sha256=content_hash([prompt, right]),
+        metric="exact_match",
+        right_answer=right,
     )
     scores = tuple(
         (NewScore(metric="exact_match", filter="none", value=value, error_class=None if value else "wrong_answer"),)
@@ -188,5 +223,6 @@ def _task(name: str, family: str, prompt: str, wrong: str, right: str) -> Asked:
         answers=(wrong, right),
         scores=(scores[0], scores[1]),
         turns=_turns((wrong, right)),
+        alternatives=_likeliest(wrong, right),
         scoring_version="lm-eval",
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import update
 
-from evalsvc.demo.arms import DEVICE, STAGES, measure, plan_of, probe_of, proof_of, stages_of
+from evalsvc.demo.arms import CAPABILITIES, DEVICE, STAGES, measure, plan_of, probe_of, proof_of, stages_of
 from evalsvc.demo.cases import Asked, write_cases
 from evalsvc.expected import FOLDER
 from evalsvc.gate import check_aa, decide_gate
@@ -77,6 +77,7 @@ class Nights:
             injected={},
             details={"note": NOTE, "engine": engine, "device": DEVICE},
             expected=right.size,
+            capabilities=CAPABILITIES,
         )
         samples = [_sample(one, int(good)) for one, good in zip(self.asked, right, strict=True)]
         writer.add_samples(self.store, run_id, arm_id, samples)
@@ -134,6 +135,7 @@ def _sample(asked: Asked, right: int) -> NewSample:
         filter=item.filter,
         chance=item.chance,
         scored_by=item.scored_by,
+        right_answer=item.right_answer,
         request_hash=item.sha256,
         settings_hash="",
         rendered_hash="t",
@@ -148,6 +150,7 @@ def _sample(asked: Asked, right: int) -> NewSample:
         scoring_version=asked.scoring_version,
         scores=asked.scores[right],
         turns=asked.turns[right],
+        alternatives=asked.alternatives[right],
     )
 
 

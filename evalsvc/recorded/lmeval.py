@@ -137,6 +137,7 @@ def _sample(document: Document, chosen: Chosen, name: Naming) -> NewSample:
         request_hash=hash_of([document.scored_by, document.prompt_hash, prompt, [*map(_asked, document.requests)]]),
         settings_hash=hash_of(settings),
         rendered_hash=None,
+        right_answer=None if scored_by_choice else document.target,
         through="prefill" if scored_by_choice else "",
         status="error" if problem else "scored",
         error_class="recorded" if problem else None,

@@ -204,7 +204,22 @@ def _arm(sources: Sources, name: str, plan: str | None, samples: tuple[NewSample
         details=_details(sources, [sources.table] if sources.table else sources.arms[name]),
         proof_status=None if plan is None else "declared",
         samples=samples,
+        capabilities=_held(samples),
     )
+
+
+def _held(samples: Sequence[NewSample]) -> dict[str, dict[str, Any]]:
+    """What the files hold of the answers, {can, about} by name: more than that no page can show of them."""
+    counts = {
+        "prompts": sum(bool(sample.prompt) for sample in samples),
+        "answers": sum(bool(sample.answer) for sample in samples),
+        "right answers": sum(sample.right_answer is not None for sample in samples),
+        "choices with log-likelihoods": sum(sample.scored_by == "loglikelihood" for sample in samples),
+        "token counts": sum(sample.answer_tokens is not None for sample in samples),
+        "times": sum(bool(sample.timings) for sample in samples),
+    }
+    total = len(samples)
+    return {name: {"can": n > 0, "about": f"of {n:,} of {total:,} samples"} for name, n in counts.items()}
 
 
 def _details(sources: Sources, paths: Sequence[Path]) -> dict[str, Any]:

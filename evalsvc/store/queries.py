@@ -561,6 +561,7 @@ def _arm_record(arm: Arm, run: Run) -> ArmRecord:
         seed=run.seed,
         experiment_hash=run.experiment_hash,
         series=arm.series or {},
+        capabilities=arm.capabilities or {},
     )
 
 

@@ -56,7 +56,8 @@ def _add(store: Store, session: Session, run: Run, arms: Sequence[NewArm]) -> in
     session.flush()
     for new in arms:
         fields = {
-            key: getattr(new, key) for key in ("name", "fingerprint", "plan", "stages", "details", "proof_status")
+            key: getattr(new, key)
+            for key in ("name", "fingerprint", "plan", "stages", "details", "proof_status", "capabilities")
         }
         arm = Arm(run_id=run.id, **fields, injected={}, status="finished", expected=len(new.samples))
         session.add(arm)

@@ -74,6 +74,7 @@ class NewSample:
     scores: tuple[NewScore, ...] = ()
     turns: tuple[Turn, ...] = ()
     alternatives: bytes | None = None
+    right_answer: str | None = None
     incident: NewIncident | None = None
 
     @property
@@ -140,6 +141,7 @@ class NewArm:
     details: dict[str, Any]
     proof_status: str | None
     samples: tuple[NewSample, ...]
+    capabilities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +249,7 @@ class ArmRecord:
     Attributes:
         seed: Of the order in which its items were asked.
         series: Kept figures for histories, by id of the frozen baseline.
+        capabilities: By name what the target can do, as `schema.Arm`; empty where nobody asked it.
     """
 
     id: int
@@ -270,6 +273,7 @@ class ArmRecord:
     seed: int = 0
     experiment_hash: str = ""
     series: dict[str, Any] = field(default_factory=dict)
+    capabilities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def address(self) -> str:

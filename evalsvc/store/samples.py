@@ -31,7 +31,7 @@ _TURN_COLUMNS = ("sample_id", "turn", "answer", "finish_reason", "token_ids")
 _plain, _score, _texts = attrgetter(*_PLAIN), attrgetter(*_SCORE_FIELDS), attrgetter(*_TEXT_FIELDS)
 _described = attrgetter(*_ITEM_FIELDS)
 _ITEMS, _SAMPLES, _SCORES, _TURNS = (cast(Table, row.__table__) for row in (ItemRow, Sample, ScoreRow, TurnRow))
-_DESCRIBED = select(*(_ITEMS.c[name] for name in ("id", "item_id", "item_hash", *_ITEM_FIELDS)))
+_DESCRIBED = select(*(_ITEMS.c[name] for name in ("id", "item_id", "item_hash", "right_answer", *_ITEM_FIELDS)))
 _ItemKey = tuple[str, str, str]
 _Key = tuple[int, str, str, int]  # what is left of a sample's key inside one arm: item, request, settings, repeat
 
@@ -131,8 +131,9 @@ def _upsert_items(store: Store, session: Session, samples: Sequence[NewSample]) 
     described = {(s.suite, s.item_id, s.item_hash): s for s in samples}
     found = _items(store, session, described)
     new = {key: sample for key, sample in described.items() if key not in found}
-    rows = [(*key, *_described(sample)) for key, sample in new.items()]
-    columns: dict[str, Sequence[Any]] = dict(zip((*_ITEM_KEY, *_ITEM_FIELDS), zip(*rows, strict=True), strict=False))
+    rows = [(*key, *_described(sample), _right_answer(sample)) for key, sample in new.items()]
+    names = (*_ITEM_KEY, *_ITEM_FIELDS, "right_answer")
+    columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=False))
     connection = session.connection()
     if not new:
         return found
@@ -143,7 +144,7 @@ def _upsert_items(store: Store, session: Session, samples: Sequence[NewSample]) 
 
 
 def _items(store: Store, session: Session, described: dict[_ItemKey, NewSample]) -> dict[_ItemKey, int]:
-    """Primary keys of those items that are stored, once their descriptions agree."""
+    """Primary keys of those items that are stored, once their descriptions agree; right answers they lack are added."""
     found: dict[_ItemKey, int] = {}
     by_suite: dict[str, set[str]] = {}
     for suite, item_id, _ in described:
@@ -152,13 +153,20 @@ def _items(store: Store, session: Session, described: dict[_ItemKey, NewSample])
     for suite, ids in by_suite.items():
         wanted = columns.suite == suite, among(connection, columns.item_id, sorted(ids))
         for row in connection.execute(_DESCRIBED.where(*wanted)):
-            number, item_id, item_hash, *fields = tuple(row)
+            number, item_id, item_hash, right, *fields = tuple(row)
             sample = described.get((suite, item_id, item_hash))
             if sample is not None:
                 if tuple(fields) != _described(sample):
                     _refuse_item(store, fields, sample)
                 found[(suite, item_id, item_hash)] = number
+                if right is None and sample.right_answer is not None:  # stored before right answers were
+                    told = {"right_answer": _right_answer(sample)}
+                    connection.execute(update(_ITEMS).where(_ITEMS.c.id == number).values(told))
     return found
+
+
+def _right_answer(sample: NewSample) -> str | None:
+    return None if sample.right_answer is None else storable_text(sample.right_answer)
 
 
 def _refuse_item(store: Store, fields: Sequence[Any], sample: NewSample) -> None:

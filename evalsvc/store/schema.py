@@ -11,8 +11,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from evalsvc.store.texts import PackedJSON, PackedText
 
-REVISION = "0006"  # the newest of store/migrations, which say how to add one
-READABLE_FROM = "0006"  # files from this revision on are read as they are; "0000" is before there were revisions
+REVISION = "0007"  # the newest of store/migrations, which say how to add one
+READABLE_FROM = "0007"  # files from this revision on are read as they are; "0000" is before there were revisions
 _BROKEN = text("error_class = 'integrity'")  # few samples, and none of most runs
 
 
@@ -60,7 +60,8 @@ class Arm(Base):
     `proof` is what was measured, `proof_status` matched | mismatched | declared once the arm is finished; `probe` is
     per stage {kl_mean, kl_max, tokens} against the baseline over a fixed text, and per `answers_STAGE` the same along
     the baseline's answers to own prompts. `stored` and `errors` count its samples, so that a list of runs reads none.
-    `series` holds by frozen baseline what a history found, so that it need not be found again.
+    `series` holds by frozen baseline what a history found, so that it need not be found again. `capabilities` says by
+    name what its target can do and how that is known, {can, about}; null of runs from before that was asked.
     """
 
     __tablename__ = "arms"
@@ -81,11 +82,15 @@ class Arm(Base):
     stored: Mapped[int] = mapped_column(default=0, server_default="0")
     errors: Mapped[int] = mapped_column(default=0, server_default="0")
     series: Mapped[dict[str, Any] | None]
+    capabilities: Mapped[dict[str, Any] | None]
     run: Mapped[Run] = relationship(back_populates="arms")
 
 
 class ItemRow(Base):
-    """One item as it was asked. `chance` is a proportion; `cluster` is empty when the item stands alone."""
+    """One item as it was asked. `chance` is a proportion; `cluster` is empty when the item stands alone.
+
+    `right_answer` is what is right as text, where neither a case file nor the choices say it and a task does.
+    """
 
     __tablename__ = "items"
     __table_args__ = (UniqueConstraint("suite", "item_id", "item_hash"),)
@@ -99,6 +104,7 @@ class ItemRow(Base):
     filter: Mapped[str]
     chance: Mapped[float]
     scored_by: Mapped[str]
+    right_answer: Mapped[str | None] = mapped_column(Text)
 
 
 class Sample(Base):

@@ -60,6 +60,7 @@ def open_arm(
     injected: dict[str, Any],
     details: dict[str, Any],
     expected: int,
+    capabilities: dict[str, dict[str, Any]] | None = None,
 ) -> int:
     """Opens an arm of a run, or finds it when it was opened before.
 
@@ -80,6 +81,7 @@ def open_arm(
                 injected=injected,
                 details=details,
                 expected=expected,
+                capabilities=capabilities,
             )
             session.add(arm)
             session.flush()

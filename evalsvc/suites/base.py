@@ -23,6 +23,7 @@ class Item:
             no verdict.
         filter: Name of the answer filter that this metric reads (lm-eval's filters; `none` elsewhere).
         chance: Proportion that a random answer gets right.
+        right_answer: What is right as text, for people; None where a case file or the choices say it.
         gold: Index of the right choice of a log-likelihood item; None where there is none, or more than one.
         repeats: Times that it is asked; each is a sample of its own, and they are averaged inside the item.
         scored_by: `loglikelihood` (may be scored through either stage) or `generation`.
@@ -37,6 +38,7 @@ class Item:
     filter: str = "none"
     chance: float = 0.0
     scored_by: str = "generation"
+    right_answer: str | None = None
     gold: int | None = None
     repeats: int = 1
     payload: Any = field(default=None, compare=False, hash=False)

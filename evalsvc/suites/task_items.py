@@ -1,6 +1,7 @@
 """Items of lm-eval tasks: what they are called, what they flip together with, what their scores depend on."""
 
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ def _items(task: Any, asking: Asking, group_size: int) -> Iterator[Item]:
             filter=task._filters[0].name,
             chance=(len(target) if isinstance(target, list) else 1) / len(choices) if choices else 0.0,
             scored_by="generation" if task.OUTPUT_TYPE == "generate_until" else "loglikelihood",
+            right_answer=_right_answer(target) if task.OUTPUT_TYPE == "generate_until" else None,
             gold=None if "acc_mutual_info" in task._metric_fn_list else _gold(target, choices),
             repeats=task.config.repeats if drawn and not together else 1,
             payload=question,
@@ -98,6 +100,11 @@ def _gold(target: Any, choices: Sequence[str] | None) -> int | None:
     if isinstance(target, str) and choices and target in choices:
         return list(choices).index(target)
     return target if type(target) is int and choices and 0 <= target < len(choices) else None
+
+
+def _right_answer(target: Any) -> str:
+    """A target as text; several as JSON."""
+    return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False, default=repr)
 
 
 def _questions(task: Any, asking: Asking, answers: int) -> tuple[list[Question], list[Value]]:

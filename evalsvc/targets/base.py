@@ -1,7 +1,7 @@
 """Who answers. Embedded engine today; endpoints and recorded outputs plug in here."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from evalsvc.engine.requests import Answer, Request, RequestFailure
@@ -15,6 +15,8 @@ class ArmFacts:
         plan: Canonical plan text.
         stages: Per stage the canonical `weights` and `kv` format, checkpoint hash and injected fault.
         injected: Named faults, empty for an honest arm.
+        capabilities: By name what the target can do for the arm, {can, about}, as it was tried; no part of the
+            fingerprint.
     """
 
     name: str
@@ -23,6 +25,7 @@ class ArmFacts:
     stages: dict[str, dict[str, Any]]
     injected: dict[str, float]
     details: dict[str, Any]
+    capabilities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Target(Protocol):

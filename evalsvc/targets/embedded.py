@@ -16,6 +16,7 @@ from evalsvc.engine.engine import Engine, source_version
 from evalsvc.engine.requests import Answer, Request, RequestFailure
 from evalsvc.errors import EngineError
 from evalsvc.kernels import dispatch
+from evalsvc.targets import templates
 from evalsvc.targets.base import ArmFacts
 from evalsvc.verdict.divergence import summary
 
@@ -87,7 +88,22 @@ class EmbeddedTarget:
             stages=stages,
             injected=dict(spec.inject),
             details={**details, "torch": torch.__version__, "driver": _driver()},  # these two make no other arm
+            capabilities=self.capabilities(),
         )
+
+    def capabilities(self) -> dict[str, dict[str, Any]]:
+        """What this engine can do with the model, by name {can, about}; what hangs on a chat template is tried."""
+        served = {
+            "generated answers": f"up to {self.engine.max_length:,} tokens with their prompt",
+            "log-likelihoods": "through prefill or decode",
+            "likeliest tokens": "at each generated or scored token",
+            "sampling": "seeded, the same in every arm",
+            "proof": "bytes, dtypes and kernels of both stages",
+            "integrity of KV pages": self.engine.integrity,
+        }
+        found: dict[str, dict[str, Any]] = {name: {"can": True, "about": about} for name, about in served.items()}
+        found["integrity of KV pages"]["can"] = self.engine.integrity != "off"
+        return found | templates.tried(self.engine.text.write)
 
     def submit(self, requests: Sequence[Request]) -> Iterator[Answer | RequestFailure]:
         """Answers in the order in which they finish; arms of one prefill stage have each prompt computed once."""

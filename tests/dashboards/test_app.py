@@ -359,11 +359,19 @@ def test_every_page_of_the_generated_history_has_something_to_show(
     app = run_app(history_database, "sample", candidate="fp8-kv")
     assert "Not shown" not in words_of(app) and "which token that is was not stored" not in markup_of(app)
     assert app.dataframe[0].value["expected"].notna().all()
+    with open_store(history_database, read_only=True) as store:
+        arms = [queries.resolve_arm(store, address) for address in ("1:bf16", "15:fp8-kv")]
+        (flip, *_) = [one for one in reads_flips.flips(store, *arms) if one.suite == "tasks"]
+        right = reads_flips.sample(store, arms[1], flip.candidate_id)
+    task = run_app(history_database, "sample", candidate="fp8-kv", sample=flip.candidate_id)
+    assert right is not None and right.right_answer in [code.value for code in task.code]
+    assert "Likeliest at token" in markup_of(task)
     app = to_page(app, "tradeoff")
     assert len(app.get("vega_lite_chart")) == 1 and app.dataframe[0].value["arm"].tolist()[0] == "bf16 (baseline)"
     for figure in ("throughput", "capacity", "cost"):
         assert len(choose(app, "Figure", figure).get("vega_lite_chart")) == 1
     app = to_page(app, "health")
+    assert "<td>✗ none are made up</td>" in markup_of(app) and '<th class="">bf16 (baseline)</th>' in markup_of(app)
     executions = next(frame.value for frame in app.dataframe if "exit_code" in frame.value)
     assert executions["exit_code"].tolist() == [1.0] * 5 + [0.0] * 9 and "nothing measured" not in markup_of(app)
 

@@ -97,7 +97,7 @@ def test_where_nothing_is_known_one_sentence_says_so(calls):
     with pytest.raises(EvidenceError, match="a new run stores it"):
         case_of({**resolved, "folder": None}, "tools", item.id, item.sha256)
     for strange in ({}, {"suites": [{"name": "tools", "kind": "lmeval"}]}, {"suites": ["x"]}):
-        with pytest.raises(EvidenceError, match="is not stored"):
+        with pytest.raises(EvidenceError, match="was not stored"):
             case_of(strange, "tools", item.id, item.sha256)
 
 

@@ -30,7 +30,7 @@ def test_a_chosen_row_becomes_a_sample_with_its_choices_and_the_right_one(sample
         "none",
     )
     assert right.chance == pytest.approx(1 / 3) and right.through == "prefill" and right.stage_tokens == {"prefill": 1}
-    assert right.prompt == "What is 0?" and right.rendered_hash is None
+    assert right.prompt == "What is 0?" and right.rendered_hash is None and right.right_answer is None
     assert json.loads(right.answer) == {"choices": [" 0", " 1", " 2"], "logprobs": [-3.0, -1.0, -2.0], "gold": 1}
     assert [(s.metric, s.value, s.error_class) for s in right.scores] == [("acc", 1.0, None), ("acc_norm", 1.0, None)]
     assert [(s.value, s.error_class) for s in wrong.scores if s.metric == "acc"] == [(0.0, "wrong_choice")]
@@ -46,6 +46,7 @@ def test_a_document_has_one_sample_with_the_scores_of_all_its_filters(samples_fi
         ("exact_match", "strict"): 0.0,
         ("exact_match", "flexible"): 1.0,
     }
+    assert first.right_answer == rows[0]["target"]
     assert first.filter == "strict" and first.answer == "so it is 4" and first.through == ""
     assert first.stage_tokens == {"prefill": 1, "decode": 1} and first.handed_over
     assert notes == ["task gsm8k: exact_match through filter strict (stored beside it: exact_match/flexible)"]

@@ -258,3 +258,22 @@ def test_rescoring_under_another_version_is_what_counts(store, build):
     arm = queries.resolve_arm(store, f"{run_id}:base")
     (pair,) = queries.pairs(store, arm, arm)
     assert pair.baseline is not None and (pair.baseline.value, pair.baseline.scoring_version) == (1.0, "2")
+
+
+def test_what_is_right_is_kept_with_the_item_and_added_where_an_earlier_version_left_it_out(store, build):
+    run_id = build.run()
+    first, second = build.arm(run_id, "a"), build.arm(run_id, "b")
+    writer.add_samples(store, run_id, first, [build.sample(0), build.sample(1, right_answer="of \udc80one")])
+    writer.add_samples(store, run_id, second, [build.sample(0, right_answer="of zero"), build.sample(1)])
+    with store.session() as session:
+        found = {row.item_id: row.right_answer for row in session.scalars(select(ItemRow))}
+    assert found == {"0": "of zero", "1": "of \\udc80one"}
+
+
+def test_what_a_target_can_do_is_kept_with_the_arm(store, build):
+    run_id = build.run()
+    can = {"tools on offer": {"can": False, "about": "no template"}}
+    facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 1}
+    writer.open_arm(store, run_id, name="a", fingerprint="f", **facts, capabilities=can)
+    writer.open_arm(store, run_id, name="b", fingerprint="g", **facts)
+    assert [arm.capabilities for arm in queries.arms(store, run_id)] == [can, {}]

@@ -132,9 +132,9 @@ CHOICE = {
 
 def test_a_users_task_is_its_own_family_without_clusters(tmp_path):
     items = LmEvalSuite("t", [write_task(tmp_path)]).items()
-    assert [(i.id, i.family, i.cluster, i.filter) for i in items] == [
-        ("mine:0", "mine", "", "none"),
-        ("mine:1", "mine", "", "none"),
+    assert [(i.id, i.family, i.cluster, i.filter, i.right_answer) for i in items] == [
+        ("mine:0", "mine", "", "none", "x"),
+        ("mine:1", "mine", "", "none", "y"),
     ]
 
 
