@@ -36,10 +36,10 @@ STYLE = """<style>
 .ev .ev-stick { position: sticky; left: .6rem; max-width: calc(100vw - 4.5rem); }
 .ev table.tight { font-size: .8rem; }
 .ev table.tight th, .ev table.tight td { padding: .35rem .3rem; }
-.ev table.tight .ev-mono { font-size: .72rem; }
+.ev table.tight .ev-mono { font-size: .72rem; min-width: 7.5rem; }
 .ev table.wrapped { min-width: 0; }
-.ev table.wrapped td { overflow-wrap: anywhere; vertical-align: top; }
-.ev table.wrapped td.long { min-width: 15rem; }
+.ev table.wrapped td { vertical-align: top; }
+.ev table.wrapped td.long { min-width: 15rem; overflow-wrap: anywhere; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
 .ev table.overview td.name { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }

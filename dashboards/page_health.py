@@ -183,6 +183,11 @@ def _errors(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, st
     )
 
 
+def _second(stamp: str | None) -> str | None:
+    """A stored time (ISO 8601, UTC) to its second."""
+    return None if stamp is None else stamp[:19].replace("T", " ")
+
+
 def _jobs(store: Store) -> None:
     any_shown = False
     for title, explained, table, columns, newest in _TABLES:
@@ -195,8 +200,8 @@ def _jobs(store: Store) -> None:
         show_table(
             pd.DataFrame(
                 {
-                    name: (frames.number_column if name in numbers else frames.text_column)(
-                        [row[name] for row in found]
+                    name.replace("_", " "): (frames.number_column if name in numbers else frames.text_column)(
+                        [_second(row[name]) if name.endswith(("_at", "_until")) else row[name] for row in found]
                     )
                     for name in columns
                 }

@@ -286,9 +286,9 @@ def test_what_is_planned_leased_and_told_stands_on_the_health_page(run_app, data
     app = run_app(path, "health")
     shown = {tuple(frame.value.columns)[0:2]: frame.value for frame in app.dataframe}
     queue, schedule = shown["id", "job"], shown["job", "cron"]
-    assert (queue.status[0], queue.attempt[0], queue.exit_code[0]) == ("failed", 2, 2)
+    assert (queue.status[0], queue.attempt[0], queue["exit code"][0]) == ("failed", 2, 2)
     assert queue.message[0] == "<b>disk</b>" and "<b>disk" not in markup_of(app)  # text in a table, never markup
-    assert schedule.time_zone[0] == "Europe/Berlin"
+    assert schedule["time zone"][0] == "Europe/Berlin" and queue["planned at"][0] == "2026-11-30 01:00:00"
     assert shown["job", "subject"].word[0] == "REGRESSED"
     assert (shown["id", "channel"].tries[0], shown["id", "channel"].status[0]) == (3, "pending")
 
@@ -372,8 +372,8 @@ def test_every_page_of_the_generated_history_has_something_to_show(
         assert len(choose(app, "Figure", figure).get("vega_lite_chart")) == 1
     app = to_page(app, "health")
     assert "<td>✗ none are made up</td>" in markup_of(app) and '<th class="">bf16 (baseline)</th>' in markup_of(app)
-    executions = next(frame.value for frame in app.dataframe if "exit_code" in frame.value)
-    assert executions["exit_code"].tolist() == [1.0] * 5 + [0.0] * 9 and "nothing measured" not in markup_of(app)
+    executions = next(frame.value for frame in app.dataframe if "exit code" in frame.value)
+    assert executions["exit code"].tolist() == [1.0] * 5 + [0.0] * 9 and "nothing measured" not in markup_of(app)
 
 
 def test_a_history_that_was_kept_is_shown_without_reading_a_sample(run_app, history_database, words_of, tmp_path):
