@@ -98,13 +98,14 @@ class PlanExperts(nn.Module):
         """
         self.matrices[expert, part] = PlanMatrix(weight, fmt, name)
 
-    def _as_one(self) -> bool:
-        """Whether all matrices have a Triton product, the same for every expert."""
+    @property
+    def asks(self) -> bool:
+        """Whether `forward` asks which experts were hit: where a matrix has no Triton product, or experts differ."""
         if self._alike is None:
             kernels = {(part, matrix.fmt.kernel) for (_, part), matrix in self.matrices.items()}
             launched = all(matrix.launch is not None for matrix in self.matrices.values())
             self._alike = launched and len(kernels) == len({part for part, _ in kernels})
-        return self._alike
+        return not self._alike
 
     def named_matrices(self) -> Iterator[tuple[str, PlanMatrix]]:
         """Every matrix as `EXPERT.NAME`."""
@@ -122,7 +123,7 @@ class PlanExperts(nn.Module):
         Returns:
             Shape and dtype of `x`.
         """
-        if self._as_one():
+        if not self.asks:
             return self._together(x, top_k_index, top_k_weights)
         total = torch.zeros(x.shape, dtype=torch.float32)
         for expert in top_k_index.unique().tolist():

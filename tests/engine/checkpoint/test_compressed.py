@@ -11,10 +11,12 @@ from transformers import AutoModelForCausalLM
 from evalsvc.engine.checkpoint.directory import ModelDirectory
 from evalsvc.engine.checkpoint.open import open_checkpoint
 from evalsvc.engine.engine import Engine
+from evalsvc.engine.packed.fp8 import quantize_fp8
 from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.requests import GenerateRequest
 from evalsvc.engine.weights import WeightSet
 from evalsvc.errors import EvalsvcError
+from evalsvc.kernels.dispatch import VARIABLE
 
 from . import compressing as ct
 
@@ -341,6 +343,18 @@ def test_as_stored_experts_are_packed_and_the_rest_is_not(both, ids):
     assert torch.equal(engine.logits(ids(40)), Engine.load(decoded, "w=bf16", kv_tokens=256).logits(ids(40)))
 
 
+def test_as_stored_a_matrix_that_was_rounded_again_is_a_mismatch(both):
+    stored, _ = both("llama", ct.PACKED4)
+    engine = Engine.load(stored, "w=bf16 > w=stored", kv_tokens=256)
+    matrix = engine.arm().decode.weights.linears[DOWN].matrix
+    matrix.kept = False
+    assert engine.proof()["mismatches"] == ["decode: 1 matrices are not the checkpoint's own, the plan says stored"]
+    matrix.kept, matrix.packed = True, quantize_fp8(matrix.dequantized())
+    proof = engine.proof()
+    assert any("linears are held as" in said and "'fp8:channel': 1" in said for said in proof["mismatches"])
+    assert proof["decode"]["weights"]["code_dtypes"] == {"int32": 13, "float8_e4m3fn": 1}
+
+
 DYNAMIC = {
     "int8": {"num_bits": 8, "strategy": "token", "dynamic": True},
     "fp8": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
@@ -372,6 +386,32 @@ def test_as_stored_is_the_format_that_a_plan_would_name(rewritten, ids, scheme, 
         assert engine.proof()["mismatches"] == []
         answers.append(engine.logits(ids(20)))
     assert torch.equal(*answers)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_as_stored_experts_run_from_their_codes_where_all_are_alike(rewritten, ids, monkeypatch, mixed):
+    """As Triton: in one product a matrix, or expert by expert where the files hold one otherwise than the others."""
+    odd = "model.layers.1.mlp.experts.2.up_proj"
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = store(ct.PACKED4, True)(tensors)
+        if mixed:
+            found = {name: t for name, t in found.items() if not name.startswith(odd)}
+            found[f"{odd}.weight"] = tensors[f"{odd}.weight"]
+        return found
+
+    ignore = (*KIMI, odd) if mixed else KIMI
+    path = rewritten("deepseek_v3", edit, ct.config_of(ct.PACKED4, ignore=ignore))
+    wanted = Engine.load(path, "w=stored", kv_tokens=64).logits(ids(2))
+    monkeypatch.setenv(VARIABLE, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    engine = Engine.load(path, "w=stored", kv_tokens=64)
+    got = engine.logits(ids(2))
+    proof, experts = engine.proof(), engine.arm().decode.weights.experts["model.layers.1.mlp.experts"]
+    assert proof["mismatches"] == [] and experts.asks == mixed
+    ran = {name for name in proof["prefill"]["kernels"] if name.startswith("linear.")}
+    assert ran == {"linear.bf16.torch", "linear.int4_w4a16.triton"}
+    assert (got - wanted).abs().max() < 0.05 * wanted.std()
 
 
 def test_as_stored_a_head_is_packed_where_the_files_have_it_so(rewritten):
