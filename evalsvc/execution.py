@@ -24,6 +24,7 @@ from evalsvc.probing import along_own_prompts, store_probes, store_proof
 from evalsvc.reusing import copy_earlier
 from evalsvc.runner import ArmRun, Watch, placed, run_group
 from evalsvc.store import queries, writer
+from evalsvc.store.beside import read_choices
 from evalsvc.store.session import Store, open_store
 from evalsvc.tally import Doing
 from evalsvc.targets.base import ArmFacts
@@ -280,7 +281,7 @@ def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None)
         there = complete_looks(looks, pairs, rows)
         seen = average_repeats(up_to(pairs, there))
         wanted = policy.more_sampling is not None
-        choices = (queries.choices(store, base), queries.choices(store, candidate)) if wanted else ({}, {})
+        choices = (read_choices(store, base), read_choices(store, candidate)) if wanted else ({}, {})
         return find_stop(counted_by_suite(seen, differing_factors(base, candidate)), there, policy, choices)
 
     return Watch(policy.block_items, decide)

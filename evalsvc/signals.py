@@ -51,7 +51,7 @@ def signals(
 
     Args:
         counted: By suite its items, each once.
-        baseline: By sample the choices' log-likelihoods, as `store.queries.choices` reads them.
+        baseline: By sample the choices' log-likelihoods, as `store.beside.read_choices` reads them.
         candidate: As `baseline`.
     """
     found = []

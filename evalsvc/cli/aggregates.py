@@ -8,6 +8,7 @@ from rich.text import Text
 from evalsvc.cli.common import one_line
 from evalsvc.questions import Question
 from evalsvc.store import queries
+from evalsvc.store.scores import item_scores
 from evalsvc.store.session import Store
 from evalsvc.suites.base import Score
 
@@ -25,7 +26,7 @@ def lm_eval_aggregates(asked: Iterable[Question], store: Store, run_id: int) -> 
         if not hasattr(suite, "aggregate"):
             continue
         for arm in queries.arms(store, run_id):
-            for through, items in queries.item_scores(store, arm.id, name, suite.scoring_version).items():
+            for through, items in item_scores(store, arm.id, name, suite.scoring_version).items():
                 scores = {
                     item: [Score(metric=metric, filter=filter_, value=value) for metric, filter_, value in values]
                     for item, values in items.items()

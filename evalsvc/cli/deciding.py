@@ -8,6 +8,7 @@ from evalsvc.freshness import stands
 from evalsvc.gate import AAResult, Decision, check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries
+from evalsvc.store.beside import read_beside
 from evalsvc.store.records import ArmRecord, Pair
 from evalsvc.store.session import Store
 
@@ -32,7 +33,7 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
         faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
     aa = next((check for check in known if check.failed), known[0] if known else None)
     pairs = queries.pairs(store, baseline, candidate, scores_of=policy.metric_suites)
-    beside = queries.beside(store, baseline), queries.beside(store, candidate)
+    beside = read_beside(store, baseline), read_beside(store, candidate)
     decision = decide_gate(baseline, candidate, pairs, policy, aa, faults, beside)
     return replace(decision, notes=(*standing.notes, *decision.notes))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from evalsvc.store import queries
 from evalsvc.store.rates import failure_rates
+from evalsvc.store.scores import tied_items, ties
 from evalsvc.store.session import Store
 
 _NAMED = 10  # items of one suite
@@ -19,8 +20,8 @@ def oddities(store: Store, run_id: int) -> Iterator[str]:
                     f"{arm.name}: {empty:,} of {rates.answers:,} answers of suite {suite} are empty; "
                     "does a stop string stand where answers begin?"
                 )
-        for suite, (tied, items) in queries.ties(store, arm.id).items():
-            named = queries.tied_items(store, arm.id, suite)
+        for suite, (tied, items) in ties(store, arm.id).items():
+            named = tied_items(store, arm.id, suite)
             more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
             yield (
                 f"{arm.name}: the likeliest choices of {tied:,} of {items:,} items of suite {suite} are equally "

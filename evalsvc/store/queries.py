@@ -1,26 +1,22 @@
 """Reading: plain records out of the database, never a half-loaded row. Nothing here writes."""
 
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, case, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, func, select
 
-from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.modes import ANY, FREE, METRICS, PREFIX, Span, beside_baseline, filled, spans, without
-from evalsvc.store.measurements import measurements
-from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Beside, Choices, Pair, RunRecord, Side
+from evalsvc.errors import ConfigError
+from evalsvc.modes import ANY, FREE, METRICS, PREFIX, spans
+from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
+from evalsvc.store.sides import scores_by_suite, sides, sides_query, whole
 
 _CHUNK = 500  # values in one IN (...): SQLite's oldest limit is 999
-NOT_RESCORED = "not_rescored"  # error class of a sample without a score under the version that its arm is read under
 _RUN_FIELDS = (
     *("id", "experiment", "experiment_hash", "kind", "linked_run_id", "baseline", "status"),
     *("created_at", "finished_at", "seed"),
 )  # all but the resolved experiment, which nobody lists
-_PairKey = tuple[str, str, str, int]
 
 
 def runs(store: Store) -> list[RunRecord]:
@@ -198,10 +194,10 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
         EvidenceError: An arm holds two samples for one place of the table, so that it is unclear which counts.
     """
     with store.session() as session:
-        ours, theirs = _scores(session, baseline, scores_of), _scores(session, candidate, scores_of)
+        ours, theirs = scores_by_suite(session, baseline, scores_of), scores_by_suite(session, candidate, scores_of)
         ranges = {suite: spans(found.values()) for suite, found in ours.items()}
-        left = _sides(session.execute(_sides_query(baseline.id)), baseline, _whole(ours, ranges))
-        right = _sides(session.execute(_sides_query(candidate.id)), candidate, _whole(theirs, ranges))
+        left = sides(session.execute(sides_query(baseline.id)), baseline, whole(ours, ranges))
+        right = sides(session.execute(sides_query(candidate.id)), candidate, whole(theirs, ranges))
     paired = []
     for key in left.keys() | right.keys():
         item, base = left.get(key, (None, None))
@@ -224,46 +220,6 @@ def pairs(store: Store, baseline: ArmRecord, candidate: ArmRecord, *, scores_of:
             )
         )
     return sorted(paired, key=lambda p: (p.suite, p.family, p.item_id, p.through, p.repeat))
-
-
-def beside(store: Store, arm: ArmRecord) -> Beside:
-    """What is read of an arm beside right and wrong."""
-    return Beside(
-        choices=choices(store, arm),
-        seconds=seconds_of_work(store, arm),
-        serving=measurements(store, [arm.fingerprint]),
-    )
-
-
-def seconds_of_work(store: Store, arm: ArmRecord) -> list[float]:
-    """Prefill and decode of each scored sample that was timed; waiting in a queue is left out."""
-    with store.session() as session:
-        query = select(Sample.timings).where(Sample.arm_id == arm.id, Sample.status == "scored")
-        timed = [
-            [timings[name] for name in ("prefill_s", "decode_s") if name in timings]
-            for (timings,) in session.execute(query)
-        ]
-    return [sum(parts) for parts in timed if parts]
-
-
-def choices(store: Store, arm: ArmRecord) -> dict[int, Choices]:
-    """By sample the log-likelihoods of its choices, of those whose right choice is known and that have two or more."""
-    query = (
-        select(Sample.id, Sample.answer)
-        .join(ItemRow, Sample.item_pk == ItemRow.id)
-        .where(Sample.arm_id == arm.id, Sample.status == "scored", ItemRow.scored_by == "loglikelihood")
-    )
-    with store.session() as session:
-        return {row.id: found for row in session.execute(query) if (found := _choices(row.answer)) is not None}
-
-
-def _choices(answer: str) -> Choices | None:
-    try:
-        said = json.loads(answer)
-        logprobs, gold = tuple(map(float, said["logprobs"])), said["gold"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return Choices(logprobs, gold) if type(gold) is int and 0 <= gold < len(logprobs) >= 2 else None
 
 
 def flips(store: Store, baseline: ArmRecord, candidate: ArmRecord, suite: str | None = None) -> list[dict[str, Any]]:
@@ -359,172 +315,6 @@ def arm_totals(store: Store, arm_id: int) -> ArmTotals:
         seconds=seconds,
         escaped=escaped,
     )
-
-
-_TIED = ("tie", "tie_at_top")  # error classes
-
-
-def tied_items(store: Store, arm_id: int, suite: str) -> list[str]:
-    """Names of the items of a suite whose likeliest choices tie, in the order of their names."""
-    query = (
-        select(ItemRow.item_id)
-        .distinct()
-        .join(Sample, Sample.item_pk == ItemRow.id)
-        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
-        .where(Sample.arm_id == arm_id, Sample.status == "scored", ItemRow.suite == suite)
-        .where(ScoreRow.error_class.in_(_TIED))
-        .order_by(ItemRow.item_id)
-    )
-    with store.session() as session:
-        return list(session.scalars(query))
-
-
-def ties(store: Store, arm_id: int) -> dict[str, tuple[int, int]]:
-    """By suite the items whose likeliest choices tie, and all items scored by choices; suites without ties left out."""
-    tied = func.count(Sample.item_pk.distinct()).filter(ScoreRow.error_class.in_(_TIED))
-    query = (
-        select(ItemRow.suite, tied, func.count(Sample.item_pk.distinct()))
-        .join(ItemRow, Sample.item_pk == ItemRow.id)
-        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
-        .where(Sample.arm_id == arm_id, Sample.status == "scored", ItemRow.scored_by == "loglikelihood")
-        .group_by(ItemRow.suite)
-        .order_by(ItemRow.suite)
-    )
-    with store.session() as session:
-        return {suite: (some, items) for suite, some, items in session.execute(query) if some}
-
-
-def item_scores(
-    store: Store, arm_id: int, suite: str, scoring_version: str
-) -> dict[str, dict[str, list[tuple[str, str, float]]]]:
-    """By scoring stage and item the metrics of an arm's scored samples: metric, filter and value.
-
-    Of several repeats the first; nothing of failure modes.
-    """
-    query = (
-        select(Sample.through, ItemRow.item_id, ScoreRow.metric, ScoreRow.filter, ScoreRow.value)
-        .join(ItemRow, Sample.item_pk == ItemRow.id)
-        .join(ScoreRow, ScoreRow.sample_id == Sample.id)
-        .where(Sample.arm_id == arm_id, Sample.status == "scored", Sample.repeat == 0, ItemRow.suite == suite)
-        .where(ScoreRow.scoring_version == scoring_version)
-        .order_by(Sample.id, ScoreRow.id)
-    )
-    found: dict[str, dict[str, list[tuple[str, str, float]]]] = {}
-    with store.session() as session:
-        for through, item_id, metric, filter_, value in session.execute(query):
-            if not metric.startswith(PREFIX):
-                found.setdefault(through, {}).setdefault(item_id, []).append((metric, filter_, value))
-    return found
-
-
-def _sides_query(arm_id: int) -> Any:
-    """Every sample of an arm with its item, once per scoring version, the newest score last.
-
-    Of an item without a metric its failure modes say under which version it was scored.
-    """
-    own = ScoreRow.metric.in_((ItemRow.metric, ItemRow.metric + ".0"))  # of a corpus metric there may be parts alone
-    modes = and_(ItemRow.metric == "", ScoreRow.metric == ANY)
-    score = and_(ScoreRow.sample_id == Sample.id, or_(own, modes), ScoreRow.filter == ItemRow.filter)
-    return (
-        select(
-            ItemRow.suite,
-            ItemRow.family,
-            ItemRow.cluster,
-            ItemRow.item_id,
-            ItemRow.item_hash,
-            ItemRow.scored_by,
-            ItemRow.metric,
-            ItemRow.chance,
-            Sample.id,
-            Sample.request_hash,
-            Sample.settings_hash,
-            Sample.rendered_hash,
-            Sample.repeat,
-            Sample.through,
-            Sample.status,
-            Sample.error_class,
-            Sample.finish_reason,
-            Sample.stage_tokens,
-            Sample.handed_over,
-            case((ScoreRow.metric == ItemRow.metric, ScoreRow.value)).label("value"),
-            ScoreRow.error_class.label("score_error_class"),
-            ScoreRow.scoring_version,
-        )
-        .join(ItemRow, Sample.item_pk == ItemRow.id)
-        .outerjoin(ScoreRow, score)
-        .where(Sample.arm_id == arm_id)
-        .order_by(Sample.id, ScoreRow.id)
-    )
-
-
-def _whole(
-    scores: Mapping[str, Mapping[int, dict[str, float]]], ranges: Mapping[str, Mapping[str, Span]]
-) -> dict[int, dict[str, float]]:
-    """By sample its metrics, gibberish beside the baseline's answers among them, zeros filled in."""
-    return {
-        sample_id: filled(beside_baseline(found, ranges.get(suite, {})))
-        for suite, samples in scores.items()
-        for sample_id, found in samples.items()
-    }
-
-
-def _scores(session: Session, arm: ArmRecord, suites: Collection[str]) -> dict[str, dict[int, dict[str, float]]]:
-    """By suite and sample every metric through its item's own filter, under the scoring version that counts."""
-    found: dict[str, dict[int, dict[str, float]]] = {}
-    if suites:
-        query = (
-            select(Sample.id, ScoreRow.metric, ScoreRow.value, ItemRow.suite, ScoreRow.scoring_version)
-            .join(ItemRow, Sample.item_pk == ItemRow.id)
-            .join(ScoreRow, and_(ScoreRow.sample_id == Sample.id, ScoreRow.filter == ItemRow.filter))
-            .where(Sample.arm_id == arm.id, Sample.status == "scored", ItemRow.suite.in_(suites))
-            .order_by(ScoreRow.id)
-        )
-        for sample_id, metric, value, suite, version in session.execute(query):
-            if not arm.reads(suite, version):
-                continue
-            held = found.setdefault(suite, {})
-            scores = held.setdefault(sample_id, {})
-            if metric == ANY:  # begins what a scoring version says of failure modes
-                held[sample_id] = scores = without(scores)
-            scores[metric] = value
-    return found
-
-
-def _sides(
-    rows: Iterable[Row[Any]], arm: ArmRecord, scores: Mapping[int, dict[str, float]]
-) -> dict[_PairKey, tuple[Row[Any], Side]]:
-    found: dict[_PairKey, tuple[Row[Any], Side]] = {}
-    for row in rows:
-        key = (row.suite, row.item_id, row.through, row.repeat)
-        earlier = found.get(key)
-        if earlier is not None and earlier[1].sample_id != row.id:
-            raise EvidenceError(
-                f"{arm.address} holds two different samples of item '{row.item_id}' of suite '{row.suite}' "
-                "(its item, request or settings changed inside the run); start a new run"
-            )
-        if earlier is not None and row.value is None and row.scoring_version == earlier[0].scoring_version:
-            continue  # a part, beside the metric itself
-        unread = row.scoring_version is not None and not arm.reads(row.suite, row.scoring_version)
-        if earlier is not None and unread:
-            continue
-        scored = row.status == "scored" and not unread
-        side = Side(
-            sample_id=row.id,
-            item_hash=row.item_hash,
-            request_hash=row.request_hash,
-            settings_hash=row.settings_hash,
-            rendered_hash=row.rendered_hash,
-            status="error" if unread else row.status,
-            value=row.value if scored else None,
-            error_class=row.score_error_class if scored else NOT_RESCORED if unread else row.error_class,
-            finish_reason=row.finish_reason,
-            stage_tokens=row.stage_tokens,
-            handed_over=row.handed_over,
-            scoring_version=row.scoring_version if scored else None,
-            scores=scores.get(row.id, {}),
-        )
-        found[key] = (row, side)
-    return found
 
 
 def _texts(store: Store, sample_ids: Sequence[int]) -> dict[int, tuple[str, str]]:

@@ -18,7 +18,7 @@ def incidents(store: Store, run_id: int) -> dict[str, str]:
     integrity = literal("integrity", literal_execute=True)  # a database must see it to use the index of these alone
     broken = select(Sample.arm_id, func.count()).where(Sample.run_id == run_id, Sample.error_class == integrity)
     with store.session() as session:
-        counts = dict(session.execute(broken.group_by(Sample.arm_id)).tuples().all())
+        counts = {row.arm_id: row[1] for row in session.execute(broken.group_by(Sample.arm_id))}
         arms = session.execute(select(Arm.id, Arm.name, Arm.proof_status).where(Arm.run_id == run_id)).all()
     said = {}
     for arm_id, name, proof in arms:

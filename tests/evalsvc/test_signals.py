@@ -9,6 +9,7 @@ from evalsvc.policy import Policy
 from evalsvc.row import Row
 from evalsvc.signals import alarms, more_sampling_notes, signals
 from evalsvc.store import queries, writer
+from evalsvc.store.beside import read_choices
 from evalsvc.store.records import Choices, NewSample, NewScore, Pair, Side
 from evalsvc.store.session import open_store
 from evalsvc.verdict.secondary import choice_signals
@@ -170,4 +171,4 @@ def test_answers_without_choices_are_none(tmp_path, answer):
         rows = [NewSample(item_id=name, answer=text, **common) for name, text in (("odd", answer), ("good", good))]
         writer.add_samples(store, run_id, arm_id, rows)
         (held,) = queries.arms(store)
-        assert list(queries.choices(store, held).values()) == [Choices((-1.0, -2.0), 1)]
+        assert list(read_choices(store, held).values()) == [Choices((-1.0, -2.0), 1)]
