@@ -179,7 +179,8 @@ def _inputs(asked: Any, weights: Mapping[str, Any]) -> str:
     alike = all(asked.get(key) == weights.get(key) for key in ("num_bits", "type"))
     if asked.get("dynamic") is True and asked.get("symmetric", True) and alike:
         return per
-    when = {True: "as they come", False: "by a stored scale"}.get(asked.get("dynamic"), str(asked.get("dynamic")))
+    dynamic = asked.get("dynamic") or False
+    when = {"True": "as they come", "False": "by a stored scale"}.get(str(dynamic), str(dynamic))
     return f"{asked.get('type')} of {asked.get('num_bits')} bits, {per}, {when}"
 
 
