@@ -49,7 +49,7 @@ def run(
     from evalsvc.policy import Policy, load_policy
     from evalsvc.prepared import prepare
     from evalsvc.store.lock import locked_store
-    from evalsvc.store.session import open_store
+    from evalsvc.store.session import open_store, refuse_unusable
 
     if new and key is not None:
         raise ConfigError("--new and --key contradict each other: a key's run is gone on with")
@@ -62,6 +62,7 @@ def run(
         policy = load_policy(gate)
     else:
         policy = Policy(name="default") if named is None else load_policy(prepared.base_dir / named)
+    refuse_unusable(db, create=True)
     with TerminalReporter() as report:
         report.note(provable_sentence(prepared.items_by_suite(), policy))
         try:
