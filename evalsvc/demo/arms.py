@@ -89,7 +89,7 @@ def probe_of(name: str, *, changed: bool) -> dict[str, Any]:
 def measure(store: Store, name: str, fingerprint: str) -> None:
     """Stores serving figures of an arm in three cells, three repeats each, its capacity and its price."""
     rng = np.random.default_rng(sum(map(ord, fingerprint)))
-    about = {"fingerprint": fingerprint, "arm": name, "plan": plan_of(name), "device": DEVICE}
+    about: dict[str, Any] = {"fingerprint": fingerprint, "arm": name, "plan": plan_of(name), "device": DEVICE}
     about |= {"settings_hash": "generated", "settings": {"memory_bytes": MEMORY}}
     for prompt, at_once in _GRID:
         for repeat in range(3):
@@ -104,8 +104,8 @@ def measure(store: Store, name: str, fingerprint: str) -> None:
                 "generated_tokens": 128 * 2 * at_once,
                 "wall_s": 2 * max(whole),
             }
-            cell = {"prompt_tokens": prompt, "concurrency": at_once, "repeat": repeat, "figures": figures}
-            save(store, Measurement(**about, kind="serving", **cell))
+            cell: dict[str, Any] = {"prompt_tokens": prompt, "concurrency": at_once, "repeat": repeat}
+            save(store, Measurement(**about, kind="serving", figures=figures, **cell))
     room = {
         stage: {
             "weights_bytes": int(_BYTES[weights] * _PARAMETERS),
