@@ -76,13 +76,13 @@ def quantize_int4(weight: Tensor, group: int, symmetric: bool, name: str = "weig
     blocks = weight.float().view(out, inputs // group, group)
     if symmetric:
         scale = _positive(blocks.abs().amax(-1) / 7.5)
-        codes = (blocks / scale.float()[:, :, None]).round().clamp_(-8, 7) + 8
+        codes = (blocks / scale.float()[:, :, None]).round_().clamp_(-8, 7).add_(8)
         minimum = None
     else:
         low = blocks.amin(-1)
         minimum = low.to(torch.bfloat16)
         scale = _positive((blocks.amax(-1) - low) / 15)
-        codes = ((blocks - minimum.float()[:, :, None]) / scale.float()[:, :, None]).round().clamp_(0, 15)
+        codes = (blocks - minimum.float()[:, :, None]).div_(scale.float()[:, :, None]).round_().clamp_(0, 15)
     nibbles = codes.to(torch.int32).view(out, inputs // 8, 8)
     packed = torch.zeros(out, inputs // 8, dtype=torch.int32)
     for i in range(8):
