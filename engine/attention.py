@@ -20,7 +20,7 @@ from evalsvc.kernels.page_table import PageTable
 from evalsvc.kernels.paged_attention import paged_attention
 from evalsvc.kernels.tiles import Tiles
 
-from .kv.guard import Check
+from .kv.guard import Check, Findings
 from .kv.latent_pool import LatentPool
 from .kv.pool import KVPool
 
@@ -61,7 +61,7 @@ class Step:
     slots: Tensor
     tiles: Tiles
     stamps: Tensor | None = None
-    check: Check | None = None
+    check: Check | Findings | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
     absorbs: bool = False
     by_pages: ByPages | None = None
@@ -169,7 +169,7 @@ def _by_pages(
     """As `attend`'s reading, by kernels for GPUs. Shape: (tokens, heads, head_dim)."""
     assert step.by_pages is not None and isinstance(step.pool, KVPool)
     pool, (table, expected, kernel) = step.pool, step.by_pages
-    guarding = None if step.check is None else step.check.by_kernel(layer, expected, table.reads(window))
+    guarding = None if step.check is None else step.check.by_kernel(layer, expected, table, window)
     pages = pool.k[layer], pool.v[layer], pool.read_scale("k", layer), pool.read_scale("v", layer)
     return kernel(query.contiguous(), *pages, table, scaling, window, softcap, sinks, guarding)
 

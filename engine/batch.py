@@ -85,6 +85,21 @@ class _Block(NamedTuple):
     chunks: set[int]
 
 
+def reserve(pool: Pages, chunks: Seq[Chunk]) -> list[list[int]]:
+    """Slots for the tokens of each chunk, which count as written.
+
+    Raises:
+        PoolFull: Not enough pages; every sequence is as it was.
+    """
+    before = [chunk.sequence.length for chunk in chunks]
+    try:
+        return [pool.extend(chunk.sequence, len(chunk.tokens)) for chunk in chunks]
+    except PoolFull:
+        for chunk, start in zip(chunks, before, strict=True):
+            pool.truncate(chunk.sequence, start)
+        raise
+
+
 def pack(pool: Pages, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
     """Reserves slots for the chunks and lays out their tiles.
 
@@ -102,21 +117,16 @@ def pack(pool: Pages, chunks: Seq[Chunk], tile_rows: int) -> PackedBatch:
     tags: list[int] = []
     logit_rows: list[int] = []
     spans: list[_Span] = []
-    before = [chunk.sequence.length for chunk in chunks]
-    try:
-        for index, (chunk, start) in enumerate(zip(chunks, before, strict=True)):
-            slots += pool.extend(chunk.sequence, len(chunk.tokens))
-            row, stop = len(token_ids), start + len(chunk.tokens)
-            token_ids += chunk.tokens
-            positions += range(start, stop)
-            tags += [chunk.sequence.tags[position // PAGE] for position in range(start, stop)]
-            logit_rows += range(len(token_ids) - chunk.logits, len(token_ids))
-            for first in range(start, stop, tile_rows):
-                spans.append(_Span(index, chunk.sequence, row + first - start, first, min(first + tile_rows, stop)))
-    except PoolFull:
-        for chunk, start in zip(chunks, before, strict=True):
-            pool.truncate(chunk.sequence, start)
-        raise
+    for index, (chunk, given) in enumerate(zip(chunks, reserve(pool, chunks), strict=True)):
+        slots += given
+        row, stop = len(token_ids), chunk.sequence.length
+        start = stop - len(chunk.tokens)
+        token_ids += chunk.tokens
+        positions += range(start, stop)
+        tags += [chunk.sequence.tags[position // PAGE] for position in range(start, stop)]
+        logit_rows += range(len(token_ids) - chunk.logits, len(token_ids))
+        for first in range(start, stop, tile_rows):
+            spans.append(_Span(index, chunk.sequence, row + first - start, first, min(first + tile_rows, stop)))
     blocks = _blocks(spans)
     return PackedBatch(
         torch.tensor(token_ids),
@@ -162,6 +172,11 @@ def tables(batch: PackedBatch, chunks: Seq[Chunk]) -> tuple[PageTable, Tensor]:
     columns = table.pages.shape[1]
     tags = [[*s.tags[: len(s.pages)], *[0] * (columns - len(s.pages))] for s in sequences]
     return table, torch.tensor(tags, dtype=torch.int32)
+
+
+def reading(sequences: Seq[Sequence]) -> Reading:
+    """What a decode step of these sequences reads, their new tokens written."""
+    return _reading(_blocks([_Span(i, s, i, s.length - 1, s.length) for i, s in enumerate(sequences)]))
 
 
 def _reading(blocks: list[_Block]) -> Reading:

@@ -24,6 +24,7 @@ from .checkpoint.base import Checkpoint
 from .checkpoint.open import open_checkpoint
 from .devices import on, resolve
 from .generation import generate_jobs
+from .graphs import capture_for
 from .jobs import Ticket, whole
 from .kv.pages import PoolFull
 from .kv.pool import Scales
@@ -114,6 +115,7 @@ class Engine:
         max_length: int | None = None,
         integrity: str = "tags",
         device: str = "auto",
+        graphs: str = "auto",
     ):
         """Nothing heavy is loaded yet.
 
@@ -131,9 +133,11 @@ class Engine:
             integrity: What attention checks of the pages that it reads, one of `kv.tags.MODES`. It changes no answer; a
                 request that meets a page which lies ends with finish reason `integrity`.
             device: Where it computes, as in `devices.resolve`.
+            graphs: Whether decode steps are captured and replayed: `auto`: on a GPU; or `off`. It changes no answer.
         """
         sizes = dict(zip(SIZES, (kv_tokens, max_batch, chunk, max_length), strict=True))
         self.device = _check_asked(arms, sizes, integrity, device)
+        self._capture = capture_for(self.device, graphs)
         for spec in arms.values():
             check_kv(checkpoint, spec.plan)
         self.checkpoint, self.specs = checkpoint, dict(arms)
@@ -186,7 +190,8 @@ class Engine:
                 specs[name] = ArmSpec(parse_plan(value) if isinstance(value, str) else value)  # pyright: ignore[reportArgumentType]
         asked = inspect.signature(cls).bind(None, specs, device=device, **options)
         asked.apply_defaults()
-        _check_asked(specs, {name: asked.arguments[name] for name in SIZES}, asked.arguments["integrity"], device)
+        sizes = {name: asked.arguments[name] for name in SIZES}
+        capture_for(_check_asked(specs, sizes, asked.arguments["integrity"], device), asked.arguments["graphs"])
         return cls(open_checkpoint(model), specs, device=device, **options)
 
     # -- arms ----------------------------------------------------------------------------------------------------------
@@ -314,7 +319,7 @@ class Engine:
             plan: StagePlan = getattr(spec.plan, kind.name)
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
-            options = scales, factor, self.poison, str(key), self.integrity
+            options = scales, factor, self.poison, str(key), self.integrity, self._capture
             with on(self.device):
                 held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options)
         assert isinstance(held, kind)

@@ -5,26 +5,54 @@ requests than a bucket has rows are filled up with rows that read and write a pa
 tensor that the forward reads lies elsewhere than it did (pools of another size, weights of another set), all graphs are
 dropped and captured again. The eager forward is the reference: a bucket's graph computes what it computes on the same
 buffers, and a step of more requests than the largest bucket takes it.
+
+A bucket is so many rows and so many columns of page tables: kernels that split keys run as many programs as columns ask
+for, and a graph that served the longest sequence alone would launch those of it for the shortest one. No bucket has one
+row: torch sums a product of one row in another order (`batch.never_one_row`).
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from evalsvc.errors import EngineError
+from evalsvc.errors import ConfigError, EngineError
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+MODES = ("auto", "off")
+BUCKETS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+NARROWEST = 32  # pages of the narrowest bucket: what one program of decode attention reads
 _WARM_UPS = 2  # kernels are compiled, and libraries make what they keep, before a capture
+
+
+class Outputs(NamedTuple):
+    """What a forward leaves.
+
+    Attributes:
+        logits: Shape: (rows, vocabulary).
+        found: As `kv.guard.Findings.found`; None where nothing is compared. Shape: (layers, 2, rows), int32.
+        ran: Kernels that were launched.
+        windows: By layer whose attention ran, the keys that a query reads; None: all.
+    """
+
+    logits: Tensor
+    found: Tensor | None
+    ran: Counter[str]
+    windows: Mapping[int, int | None]
+
+    def rows(self, count: int) -> "Outputs":
+        """A copy of what the first rows have, which later steps leave alone."""
+        found = None if self.found is None else self.found[..., :count].clone()
+        return self._replace(logits=self.logits[:count].clone(), found=found)
 
 
 class Replay(NamedTuple):
     """A captured forward: what runs it again, and where its result lies."""
 
     run: Callable[[], object]
-    result: Tensor
+    result: Outputs
 
 
 @dataclass(frozen=True)
@@ -101,7 +129,12 @@ def fill(buffers: Inputs, step: Inputs, nobody: Nobody) -> None:
     buffers.expected[rows:, 0].fill_(nobody.tag)
 
 
-def capture_cuda(forward: Callable[[Inputs], Tensor], buffers: Inputs) -> Replay:
+Forward = Callable[[Inputs], Outputs]
+"""Buffers of a bucket -> what its rows give, by launches alone: it neither waits for the device nor asks it a thing."""
+Capture = Callable[[Forward, Inputs], Replay]
+
+
+def capture_cuda(forward: Forward, buffers: Inputs) -> Replay:
     """Captures a forward on the current GPU."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -115,29 +148,45 @@ def capture_cuda(forward: Callable[[Inputs], Tensor], buffers: Inputs) -> Replay
     return Replay(graph.replay, result)
 
 
+def capture_for(device: torch.device, graphs: str) -> Capture | None:
+    """How decode steps are captured; None: they are eager.
+
+    Args:
+        device: Where they run.
+        graphs: `auto`: captured on a GPU; or `off`.
+
+    Raises:
+        ConfigError: Another word.
+    """
+    if graphs not in MODES:
+        raise ConfigError(f"graphs is {graphs!r}; it must be {' or '.join(MODES)}")
+    return capture_cuda if graphs == "auto" and device.type == "cuda" else None
+
+
 class DecodeGraphs:
     """The graphs of one decode stage.
 
     Attributes:
+        buckets: Rows of graphs.
+        widths: Columns of graphs.
         captures: How often a graph was captured.
         replays: How often one ran.
     """
 
     def __init__(
         self,
-        forward: Callable[[Inputs], Tensor],
+        forward: Forward,
         watched: Callable[[], Iterable[Tensor]],
         nobody: Nobody,
         most_rows: int,
         columns: int,
         device: torch.device,
-        capture: Callable[[Callable[[Inputs], Tensor], Inputs], Replay] = capture_cuda,
+        capture: Capture = capture_cuda,
     ):
         """Captures nothing yet.
 
         Args:
-            forward: Buffers of a bucket -> logits of its rows, by launches alone: it neither waits for the device nor
-                asks it anything. Shape: (rows, vocabulary).
+            forward: See `Forward`.
             watched: Every tensor that it reads and writes beside them, in one order.
             nobody: What fills rows up.
             most_rows: Most requests of a step.
@@ -147,8 +196,11 @@ class DecodeGraphs:
         """
         self._forward, self._watched, self._nobody, self._capture = forward, watched, nobody, capture
         self.buckets = tuple(b for b in BUCKETS if b < most_rows) + ((most_rows,) if most_rows <= BUCKETS[-1] else ())
-        self._buffers = empty_inputs(self.buckets[-1], columns, device)
-        self._graphs: dict[int, Replay] = {}
+        narrow = [NARROWEST << i for i in range(columns.bit_length()) if NARROWEST << i < columns]
+        self.widths = (*narrow, columns)
+        self._device = device
+        self._buffers: dict[int, Inputs] = {}
+        self._graphs: dict[tuple[int, int], Replay] = {}
         self._addresses: tuple[int, ...] = ()
         self.captures = self.replays = 0
 
@@ -156,8 +208,13 @@ class DecodeGraphs:
         """Rows of the graph that serves so many requests; None where only the eager forward does."""
         return next((bucket for bucket in self.buckets if bucket >= rows), None)
 
-    def run(self, step: Inputs) -> Tensor:
-        """Logits of a step. Shape: (requests, vocabulary); a copy, which later steps leave alone.
+    @property
+    def captured(self) -> list[tuple[int, int]]:
+        """Rows and columns of the graphs that are held."""
+        return sorted(self._graphs)
+
+    def run(self, step: Inputs) -> Outputs:
+        """What a step gives; a copy, which later steps leave alone.
 
         Raises:
             EngineError: As `fill`.
@@ -166,19 +223,27 @@ class DecodeGraphs:
         bucket = self.bucket(rows)
         if bucket is None:
             return self._forward(step)
-        addresses = tuple(tensor.data_ptr() for tensor in self._watched())
-        if addresses != self._addresses:
+        if self._graphs and self._where() != self._addresses:
             self.drop()
-            self._addresses = addresses
-        buffers = self._buffers.rows(bucket)
+        width = next((width for width in self.widths if width >= step.pages.shape[1]), self.widths[-1])
+        buffers = self._buffers_of(width).rows(bucket)
         fill(buffers, step, self._nobody)
-        if bucket not in self._graphs:
-            self._graphs[bucket] = self._capture(self._forward, buffers)
+        if (bucket, width) not in self._graphs:
+            self._graphs[bucket, width] = self._capture(self._forward, buffers)
+            self._addresses = self._where()  # behind the first forward, which may lay weights out for its kernels
             self.captures += 1
-        graph = self._graphs[bucket]
+        graph = self._graphs[bucket, width]
         graph.run()
         self.replays += 1
-        return graph.result[:rows].clone()
+        return graph.result.rows(rows)
+
+    def _where(self) -> tuple[int, ...]:
+        return tuple(tensor.data_ptr() for tensor in self._watched())
+
+    def _buffers_of(self, width: int) -> Inputs:
+        if width not in self._buffers:
+            self._buffers[width] = empty_inputs(self.buckets[-1], width, self._device)
+        return self._buffers[width]
 
     def drop(self) -> None:
         """Forgets all graphs: the next steps capture them again."""

@@ -123,7 +123,7 @@ class LatentAttention(nn.Module):
             return release(sums, up, self.nope)
         assert step.by_pages is not None
         table, expected, _ = step.by_pages
-        guarding = None if step.check is None else step.check.by_kernel(layer, expected, table.reads(None))
+        guarding = None if step.check is None else step.check.by_kernel(layer, expected, table, None)
         sums = latent_decode(query.contiguous(), q_rope.contiguous(), *pages, table, self.scaling, guarding)
         return release(sums, up, self.nope)
 

@@ -27,7 +27,7 @@ _CODE_DTYPE = {
 _CODE_BITS = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
 _KV_DTYPE = {"fp32": "float32", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
 
-NO_GRAPHS = "eager: CUDA graphs were not run on a GPU"
+GRAPHS_NOTE = "CUDA graphs were not run on a GPU"
 EXPERTS_NDIM = 3  # of experts that lie stacked, and so in no format
 
 
@@ -89,12 +89,21 @@ def measure(stage: Stage, work: Work) -> dict[str, Any]:
             "resident_bytes": 0 if pool.guard is None else pool.guard.resident_bytes(),
         },
         "device": described(stage.device),
-        "decode_graphs": NO_GRAPHS if stage.device.type == "cuda" else "eager",
+        "graphs": _graphs(stage, work),
         "kernels": dict(work.kernels),
         "tokens_computed": work.tokens,
         "forwards": work.forwards,
         "seconds": work.seconds,
     }
+
+
+def _graphs(stage: Stage, work: Work) -> dict[str, Any]:
+    """What was captured of a stage's steps, buckets as (requests, pages of each), and how often one was replayed."""
+    if stage.steps is None:
+        return {"form": "eager", "because": stage.eager_because}
+    held = stage.steps.graphs
+    counts = {"captured": held.captured, "captures": held.captures, "replays": work.replays}
+    return {"form": "replayed", **counts, "note": GRAPHS_NOTE}
 
 
 def mismatches(

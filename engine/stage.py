@@ -14,12 +14,14 @@ from torch import Tensor
 
 from evalsvc.errors import IntegrityError
 from evalsvc.kernels.dispatch import counting, form
+from evalsvc.kernels.page_table import Guarding, slots_read
 from evalsvc.kernels.paged_decode import paged_decode
 from evalsvc.kernels.paged_prefill import paged_prefill
 
 from .attention import ByPages, Step, stepping
-from .batch import Chunk, Reading, never_one_row, pack, tables
+from .batch import Chunk, Reading, never_one_row, pack, reading, tables
 from .devices import finish, on
+from .graphs import Capture, Inputs, Outputs
 from .kv.guard import Check
 from .kv.latent_pool import LatentPool
 from .kv.pages import PAGE
@@ -28,6 +30,7 @@ from .kv.prefix import PrefixCache
 from .kv.tags import Bad
 from .layout import Layout
 from .precision import KVFormat, StagePlan
+from .replay import DecodeSteps
 from .requests import Incident
 from .weights import WeightSet
 
@@ -41,7 +44,9 @@ class Work:
         tokens: Tokens that went through the forward.
         forwards: Forwards, whatever their size.
         seconds: Wall clock inside the forwards.
-        slots_read: Slots that attention read, over all layers, once for all that shared them in a forward.
+        replays: Those of them that were a captured graph's.
+        slots_read: Slots that attention read, over all layers, once for all that shared them in a forward; in a replay
+            as kernels count them, for each that reads them, without what windows hide.
         slots_checked: Those of them whose integrity was checked.
         faults: Requests in forwards that met a slot which was not sound.
     """
@@ -49,6 +54,7 @@ class Work:
     kernels: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     forwards: int = 0
+    replays: int = 0
     seconds: float = 0.0
     slots_read: int = 0
     slots_checked: int = 0
@@ -73,12 +79,13 @@ def pool_for(
     k_read_factor: float = 1.0,
     poison: bool = False,
     integrity: str = "off",
+    spare: int = 0,
 ) -> KVPool | LatentPool:
     """An empty pool for what a model's attention keeps. Args and errors as in `KVPool` and `LatentPool`."""
     if layout.latent is not None:
-        return LatentPool(fmt, layout.latent, kv_tokens, scales, k_read_factor, poison, integrity)
+        return LatentPool(fmt, layout.latent, kv_tokens, scales, k_read_factor, poison, integrity, spare)
     heads = layout.kv_heads, layout.head_dim
-    return KVPool(fmt, layout.layers, *heads, kv_tokens, scales, k_read_factor, poison, integrity)
+    return KVPool(fmt, layout.layers, *heads, kv_tokens, scales, k_read_factor, poison, integrity, spare)
 
 
 class Stage:
@@ -108,13 +115,23 @@ class Stage:
         poison: bool = False,
         key: str = "",
         integrity: str = "tags",
+        capture: Capture | None = None,
     ):
-        """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
+        """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens; `capture` as in `graphs.capture_for`."""
         self.weights, self.plan, self.key = weights, plan, key
-        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, scales, k_read_factor, poison, integrity)
+        options = scales, k_read_factor, poison, integrity, int(capture is not None)
+        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, *options)
         self.device = self.pool.stored()[0].device
         self.cache = PrefixCache(self.pool)
         self.work = Work()
+        self.eager_because = self._eager_because(capture)
+        self.steps: DecodeSteps | None = None
+        if capture is not None and not self.eager_because:
+            self.steps = DecodeSteps(weights, self.pool, self.kernel, capture)
+
+    def _eager_because(self, capture: Capture | None) -> str:
+        """Why no step of this stage is captured; empty where steps are."""
+        return "prompts are computed in chunks of all lengths"
 
     def forward(self, chunks: Seq[Chunk]) -> Tensor:
         """As `run`, for who has no use for a part of the logits.
@@ -268,6 +285,52 @@ class DecodeStage(Stage):
     tile_rows = 1
     absorbs = True
     kernel = staticmethod(paged_decode)
+
+    def _eager_because(self, capture: Capture | None) -> str:
+        latent, guard = self.weights.layout.latent, self.pool.guard
+        reasons = {
+            "graphs are off, or this is no GPU": capture is None,
+            "kernels run as torch": form(self.device.type) != "triton",
+            "keys of sparse attention are chosen by tiles": latent is not None and bool(latent.index),
+            "hashes of contents are compared outside of kernels": guard is not None and guard.sums is not None,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
+
+    @torch.inference_mode()
+    def _run(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
+        if self.steps is None or not self.steps.serves(chunks):
+            return super()._run(chunks)
+        started = perf_counter()
+        step, out = self.steps.run(chunks)
+        self.work.tokens += len(chunks)
+        self.work.forwards += 1
+        self.work.replays += 1
+        self.work.kernels.update(out.ran)
+        wanted = [i for i, chunk in enumerate(chunks) if chunk.logits]
+        logits = out.logits if len(wanted) == len(chunks) else out.logits[wanted]
+        faults = self._found([chunk.sequence for chunk in chunks], step, out)
+        finish(self.device)
+        self.work.seconds += perf_counter() - started
+        return logits, faults
+
+    def _found(self, sequences: Seq[Sequence], step: Inputs, out: Outputs) -> dict[int, Incident]:
+        """As `_faults`, of a replay: what kernels found is read once, and looked into where it is not as it must be."""
+        guard, lengths = self.pool.guard, [sequence.length for sequence in sequences]
+        reads = {layer: slots_read(lengths, [1] * len(lengths), window) for layer, window in out.windows.items()}
+        if guard is None or out.found is None:
+            self.work.slots_read += sum(reads.values())
+            return {}
+        found = out.found.cpu()
+        compared = dict(enumerate(found[:, 1].sum(dim=1).tolist()))
+        if compared == reads and not found[:, 0].any():
+            self.work.slots_read += sum(reads.values())
+            self.work.slots_checked += sum(compared.values())
+            return {}
+        read = reading(sequences)
+        check = Check(guard, read.slots, read.wanted)
+        for layer, count in reads.items():
+            check.hear(layer, Guarding(guard.stamps[layer], step.expected, *found[layer]), count)
+        return self._faults(check, read)
 
     def step(self, sequences: Seq[Sequence], tokens: Seq[int]) -> Tensor:
         """Writes one token of each sequence and returns logits of shape (sequences, vocabulary)."""

@@ -220,6 +220,11 @@ class WeightSet:
         """Embeddings, norms, routers, biases of experts and an lm_head that is not packed, each once."""
         return list({t.data_ptr(): t for t in self._parameters().values()}.values())
 
+    def read_tensors(self) -> list[Tensor]:
+        """All that a forward reads, where it lies now."""
+        held = [t for matrix in self.matrices().values() for t in matrix.resident()]
+        return [*held, *self.other_tensors(), *self.model.buffers()]
+
     def other_tensors(self) -> list[Tensor]:
         """All that no format packs: what is shared, and the linears' biases."""
         return [*self.shared_tensors(), *(layer.bias for layer in self.linears.values() if layer.bias is not None)]

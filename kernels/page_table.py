@@ -3,7 +3,7 @@
 A page is PAGE consecutive positions of one request: position p lies in slot pages[p // PAGE] * PAGE + p % PAGE.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -49,11 +49,7 @@ class PageTable:
 
     def reads(self, window: int | None) -> int:
         """Slots that requests' queries read, those that several requests share counted for each."""
-        lengths = self.lengths.tolist() if self.known is None else self.known
-        unseen = 0
-        if window is not None:
-            unseen = sum(max(n - count + 1 - window, 0) for n, count in zip(lengths, self.counts, strict=True))
-        return sum(lengths) - unseen
+        return slots_read(self.lengths.tolist() if self.known is None else self.known, self.counts, window)
 
     def slots(self, request: int) -> Tensor:
         """Slots of a request's keys, in order of position. Shape: (length,)."""
@@ -77,6 +73,14 @@ class PageTable:
         """Where each request's queries begin, and where the last one's end. Shape: (requests + 1,), int32."""
         ends = torch.tensor((0, *self.counts), dtype=torch.int32).cumsum(0, dtype=torch.int32)
         return ends.to(self.pages.device)
+
+
+def slots_read(lengths: Sequence[int], counts: Sequence[int], window: int | None) -> int:
+    """As `PageTable.reads`, of requests that have so many keys, and so many queries."""
+    unseen = 0
+    if window is not None:
+        unseen = sum(max(n - count + 1 - window, 0) for n, count in zip(lengths, counts, strict=True))
+    return sum(lengths) - unseen
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evalsvc.errors import EngineError
 from evalsvc.kernels.content import HEADER, content_hash, first_bytes, words_of
-from evalsvc.kernels.page_table import Guarding
+from evalsvc.kernels.page_table import Guarding, PageTable
 from evalsvc.kernels.stamps import NO_TAG, sound_slots, write_stamps
 
 from .pages import PAGE, Pages, Sequence
@@ -149,7 +149,7 @@ class GuardedPages(Pages):
             ConfigError: No such mode.
         """
         check_mode(mode)
-        self.guard = None if mode == "off" else Guard(self, mode, layers, self.n_pages * PAGE)
+        self.guard = None if mode == "off" else Guard(self, mode, layers, self.n_slots)
 
     def layer_tensors(self, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """Numbers, as bytes where fp8, and scales of each slot of one layer. Shape of each: (slots, ...)."""
@@ -199,20 +199,25 @@ class Check:
         self._masks: dict[int, Tensor] = {}
         self._by_kernel: dict[int, tuple[Guarding, int]] = {}
 
-    def by_kernel(self, layer: int, expected: Tensor, reads: int) -> Guarding | None:
+    def by_kernel(self, layer: int, expected: Tensor, table: PageTable, window: int | None) -> Guarding | None:
         """What a kernel is to compare while it reads a layer; None where it cannot: that is compared here, before.
 
         Args:
             layer: Which.
-            expected: Tag of each page of the table that the kernel reads by, int32.
-            reads: How many slots it is to find sound.
+            expected: Tag of each page of the table, int32.
+            table: What the kernel reads by.
+            window: Keys that a query reads; None: all.
         """
         if self._guard.sums is not None:
             self.layer(layer)
             return None
         guarding = Guarding.over(self._guard.stamps[layer], expected)
-        self._by_kernel[layer] = guarding, reads
+        self.hear(layer, guarding, table.reads(window))
         return guarding
+
+    def hear(self, layer: int, guarding: Guarding, reads: int) -> None:
+        """Notes where a kernel's findings of a layer are, or will be, and how many slots it is to find sound."""
+        self._by_kernel[layer] = guarding, reads
 
     def _hear_kernels(self) -> None:
         """Takes over what kernels found; where they found a slot that is not sound, which one is looked up here.
@@ -251,3 +256,28 @@ class Check:
             bad = self._guard.bad(layer, self.slots, self._wanted, sound)
             found += zip((~sound).nonzero().view(-1).tolist(), bad, strict=True)
         return found
+
+
+class Findings:
+    """In place of `Check` where a decode step is captured: kernels put all that they find into one tensor.
+
+    Attributes:
+        found: By layer `Guarding.faults` and `Guarding.sound`. Shape: (layers, 2, requests), int32.
+    """
+
+    def __init__(self, guard: Guard, requests: int):
+        """With nothing found yet."""
+        self.found = torch.zeros((guard.layers, 2, requests), dtype=torch.int32, device=guard.stamps.device)
+        self._guard = guard
+
+    def by_kernel(self, layer: int, expected: Tensor, table: PageTable, window: int | None) -> Guarding:
+        """As in `Check`; asks the device nothing."""
+        return Guarding(self._guard.stamps[layer], expected, *self.found[layer])
+
+    def layer(self, layer: int) -> None:
+        """What the host compares is not captured.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError(f"layer {layer} is not read by a kernel: its stamps cannot be compared in a captured step")

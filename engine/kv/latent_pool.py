@@ -17,7 +17,6 @@ from evalsvc.kernels.latent_attention import read_rows
 from ..precision import LATENT_TILE, KVFormat
 from ..sizes import LatentShape, check_latent_format
 from .guard import GuardedPages
-from .pages import PAGE
 from .pool import DTYPES, Scales, fill_nan
 
 
@@ -44,6 +43,7 @@ class LatentPool(GuardedPages):
         k_read_factor: float = 1.0,
         poison: bool = False,
         integrity: str = "off",
+        spare: int = 0,
     ):
         """Makes an empty pool; args as in `KVPool`.
 
@@ -54,9 +54,9 @@ class LatentPool(GuardedPages):
         check_latent_format(fmt, shape.rank)
         if (fmt.calibrated or fmt.given) != (scales is not None):
             raise EngineError(f"kv={fmt}: scales must be there exactly when the format is calibrated or given")
-        super().__init__(tokens)
+        super().__init__(tokens, spare=spare)
         self.fmt, self.shape, self.k_read_factor = fmt, shape, k_read_factor
-        slots, dtype = self.n_pages * PAGE, DTYPES[fmt.kind]
+        slots, dtype = self.n_slots, DTYPES[fmt.kind]
         tiled = fmt.per == "latent128"
         self.latent = torch.empty(shape.layers, slots, shape.rank, dtype=dtype)
         self.rope = torch.empty(shape.layers, slots, shape.rope, dtype=torch.bfloat16 if tiled else dtype)
@@ -74,7 +74,7 @@ class LatentPool(GuardedPages):
             return None
         layers = self.shape.layers
         if self.fmt.per == "latent128":
-            return torch.empty(layers, self.n_pages * PAGE, self.shape.rank // LATENT_TILE)
+            return torch.empty(layers, self.n_slots, self.shape.rank // LATENT_TILE)
         if scales is None:
             return torch.ones(layers)
         if scales.k.shape != (layers,) or not torch.equal(scales.k, scales.v):

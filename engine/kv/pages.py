@@ -54,6 +54,7 @@ class Pages:
 
     Attributes:
         n_pages: How many there are.
+        spare: Pages behind those, which nobody ever holds: what fills captured decode steps up is written there.
         tags: By page the tag of its last allocation.
         idle: Pages that a cache holds and nobody else.
         peak: Most pages that were ever held.
@@ -62,9 +63,9 @@ class Pages:
         forget: Called with a page that is not to be served again; set by a cache.
     """
 
-    def __init__(self, tokens: int, issuer: Issuer = TAGS):
-        """Args: `tokens` is the capacity, rounded up to whole pages; `issuer` gives tags."""
-        self.n_pages = pages_for(tokens)
+    def __init__(self, tokens: int, issuer: Issuer = TAGS, spare: int = 0):
+        """Args: `tokens` is the capacity, rounded up to whole pages; `issuer` gives tags; `spare` as in the class."""
+        self.n_pages, self.spare = pages_for(tokens), spare
         self.tags = [0] * self.n_pages
         self.quarantined: set[int] = set()
         self._lost = 0
@@ -99,6 +100,11 @@ class Pages:
             old_tag: What the source's holder expects there.
             new_tag: Of the target's page.
         """
+
+    @property
+    def n_slots(self) -> int:
+        """Slots of all pages, spare ones included."""
+        return (self.n_pages + self.spare) * PAGE
 
     @property
     def usable_pages(self) -> int:

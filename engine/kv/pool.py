@@ -65,6 +65,7 @@ class KVPool(GuardedPages):
         k_read_factor: float = 1.0,
         poison: bool = False,
         integrity: str = "off",
+        spare: int = 0,
     ):
         """Makes an empty pool.
 
@@ -75,6 +76,7 @@ class KVPool(GuardedPages):
             k_read_factor: See the class.
             poison: Fill with NaN, so that reading what nobody wrote is seen.
             integrity: One of `tags.MODES`.
+            spare: Pages more, which nobody ever holds.
 
         Raises:
             CapabilityError: A format of latents.
@@ -85,8 +87,8 @@ class KVPool(GuardedPages):
         if (fmt.calibrated or fmt.given) != (scales is not None):
             raise EngineError(f"kv={fmt}: scales must be there exactly when the format is calibrated or given")
         self.fmt, self.k_read_factor = fmt, k_read_factor
-        super().__init__(tokens)
-        shape = (layers, self.n_pages * PAGE, kv_heads, head_dim)
+        super().__init__(tokens, spare=spare)
+        shape = (layers, self.n_slots, kv_heads, head_dim)
         self.k, self.v = torch.empty(shape, dtype=DTYPES[fmt.kind]), torch.empty(shape, dtype=DTYPES[fmt.kind])
         self.k_scale, self.v_scale = (self._scale_tensor(part, shape[:3], scales) for part in ("k", "v"))
         if poison:

@@ -1,11 +1,23 @@
 """Decode graphs by their rules: shapes, rows that are nobody's, addresses, invalidation. On a GPU, a real capture."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor
 
-from evalsvc.engine.graphs import DecodeGraphs, Inputs, Nobody, Replay, capture_cuda, empty_inputs, fill
-from evalsvc.errors import EngineError
+from evalsvc.engine.graphs import (
+    DecodeGraphs,
+    Inputs,
+    Nobody,
+    Outputs,
+    Replay,
+    capture_cuda,
+    capture_for,
+    empty_inputs,
+    fill,
+)
+from evalsvc.errors import ConfigError, EngineError
 
 PAGE, SLOTS, WIDTH = 16, 160, 8
 NOBODY = Nobody(page=9, slot=9 * PAGE, tag=77)
@@ -24,20 +36,20 @@ class Toy:
     def watched(self) -> list[Tensor]:
         return [self.pool, self.weights]
 
-    def forward(self, step: Inputs) -> Tensor:
+    def forward(self, step: Inputs) -> Outputs:
         self.pool.index_copy_(0, step.slots, self.weights[step.token_ids] + step.positions[:, None])
         at = torch.arange(step.pages.shape[1] * PAGE, device=DEVICE)
         slots = step.pages.long().clamp(min=0)[:, at // PAGE] * PAGE + at % PAGE
         seen = (at < step.lengths[:, None])[..., None]
-        return (self.pool[slots] * seen).sum(1) @ self.weights.T
+        return Outputs((self.pool[slots] * seen).sum(1) @ self.weights.T, None, Counter(), {})
 
 
 def recorded(forward, buffers) -> Replay:
     """In place of a capture: launches the forward again on the very tensors that it was given, into one result."""
     if GPU:
         return capture_cuda(forward, buffers)
-    result = forward(buffers).clone()
-    return Replay(lambda: result.copy_(forward(buffers)), result)
+    result = forward(buffers)
+    return Replay(lambda: result.logits.copy_(forward(buffers).logits), result)
 
 
 def graphs(toy: Toy, most_rows: int = 6, columns: int = 4) -> DecodeGraphs:
@@ -67,18 +79,19 @@ def test_replays_give_what_the_eager_forward_gives_step_by_step():
     eager, replayed = Toy(), Toy()
     runner = graphs(replayed)
     for one in STEPS:
-        assert torch.allclose(runner.run(one), eager.forward(one), rtol=1e-5, atol=1e-5)
+        assert torch.allclose(runner.run(one).logits, eager.forward(one).logits, rtol=1e-5, atol=1e-5)
     others = torch.arange(SLOTS) // PAGE != NOBODY.page  # rows that are nobody's write their page alone
     assert torch.equal(replayed.pool.cpu()[others], eager.pool.cpu()[others])
 
 
 def test_a_bucket_is_captured_once_and_serves_every_number_of_requests_up_to_its_rows():
     runner = graphs(Toy(), most_rows=6)
-    assert runner.buckets == (1, 2, 4, 6)
-    assert [runner.bucket(rows) for rows in range(1, 8)] == [1, 2, 4, 4, 6, 6, None]
+    assert runner.buckets == (2, 4, 6)
+    assert [runner.bucket(rows) for rows in range(1, 8)] == [2, 2, 4, 4, 6, 6, None]
     for one in (*STEPS, *STEPS):
         runner.run(one)
-    assert (runner.captures, runner.replays) == (3, 10)
+    assert (runner.captures, runner.replays) == (2, 10)
+    assert runner.captured == [(2, 4), (4, 4)]
 
 
 def test_buffers_stay_where_they_are_and_buckets_share_them():
@@ -91,7 +104,7 @@ def test_buffers_stay_where_they_are_and_buckets_share_them():
     runner = DecodeGraphs(toy.forward, toy.watched, NOBODY, 6, 4, DEVICE, noted)
     for one in STEPS:
         runner.run(one)
-    assert len(seen) == 3 and seen[0] == seen[1] == seen[2]
+    assert len(seen) == 2 and seen[0] == seen[1]
 
 
 def test_rows_behind_a_steps_own_are_nobodys():
@@ -111,7 +124,7 @@ def test_a_pool_of_another_size_drops_what_was_captured():
     before = toy.pool
     toy.pool = torch.zeros(2 * SLOTS, WIDTH, device=DEVICE)
     wanted = Toy()
-    assert torch.allclose(runner.run(STEPS[0]), wanted.forward(STEPS[0]), rtol=1e-5, atol=1e-5)
+    assert torch.allclose(runner.run(STEPS[0]).logits, wanted.forward(STEPS[0]).logits, rtol=1e-5, atol=1e-5)
     assert runner.captures == 2 and before.data_ptr() != toy.pool.data_ptr()
     runner.run(STEPS[0])
     assert runner.captures == 2
@@ -119,7 +132,7 @@ def test_a_pool_of_another_size_drops_what_was_captured():
 
 def test_a_result_outlives_the_next_step():
     runner = graphs(Toy())
-    first = runner.run(STEPS[0])
+    first = runner.run(STEPS[0]).logits
     held = first.clone()
     runner.run(step([[4]], [1], [20]))
     assert torch.equal(first, held)
@@ -128,7 +141,24 @@ def test_a_result_outlives_the_next_step():
 def test_more_requests_than_the_largest_bucket_are_computed_eagerly_and_longer_ones_refused():
     toy = Toy()
     runner = graphs(toy, most_rows=2)
-    assert torch.equal(runner.run(STEPS[2]), Toy().forward(STEPS[2]))
+    assert torch.equal(runner.run(STEPS[2]).logits, Toy().forward(STEPS[2]).logits)
     assert runner.replays == 0
-    with pytest.raises(EngineError, match="1 requests of 5 pages; its graph has 1 of 4"):
+    with pytest.raises(EngineError, match="1 requests of 5 pages; its graph has 2 of 4"):
         runner.run(step([[0, 1, 2, 3, 4]], [70], [1]))
+
+
+def test_longer_page_tables_take_wider_buckets_and_give_the_same():
+    runner = graphs(Toy(), columns=100)
+    assert runner.widths == (32, 64, 100)
+    wide = step([[0, *range(1, 9), *[0] * 24]], [3], [4])
+    assert torch.allclose(runner.run(wide).logits, runner.run(step([[0]], [3], [4])).logits, rtol=1e-5, atol=1e-5)
+    assert runner.captured == [(2, 32), (2, 64)]
+    assert [graphs(Toy(), columns=n).widths for n in (1, 32, 33)] == [(1,), (32,), (32, 33)]
+
+
+def test_steps_are_captured_on_a_gpu_alone_and_where_that_is_not_off():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    found = [capture_for(device, word) for device in (cpu, gpu) for word in ("auto", "off")]
+    assert found == [None, None, capture_cuda, None]
+    with pytest.raises(ConfigError, match="graphs is 'on'; it must be auto or off"):
+        capture_for(gpu, "on")
