@@ -292,6 +292,7 @@ class DecodeStage(Stage):
             "graphs are off, or this is no GPU": capture is None,
             "kernels run as torch": form(self.device.type) != "triton",
             "keys of sparse attention are chosen by tiles": latent is not None and bool(latent.index),
+            "experts that are not packed are computed one by one": self.weights.asks(),
             "hashes of contents are compared outside of kernels": guard is not None and guard.sums is not None,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")

@@ -220,6 +220,10 @@ class WeightSet:
         """Embeddings, norms, routers, biases of experts and an lm_head that is not packed, each once."""
         return list({t.data_ptr(): t for t in self._parameters().values()}.values())
 
+    def asks(self) -> bool:
+        """Whether a forward waits for a device to say which experts its tokens chose."""
+        return any(module.asks for module in self.model.modules() if isinstance(module, PlanExperts))
+
     def read_tensors(self) -> list[Tensor]:
         """All that a forward reads, where it lies now."""
         held = [t for matrix in self.matrices().values() for t in matrix.resident()]

@@ -70,6 +70,7 @@ class EvalsvcLM(TemplateLM):
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         integrity: str = "tags",
+        graphs: str = "auto",
     ) -> None:
         """Loads the model.
 
@@ -92,6 +93,7 @@ class EvalsvcLM(TemplateLM):
             batch_size: lm-eval always passes one. The engine batches continuously and does not read it.
             max_batch_size: As `max_batch`, which goes first.
             integrity: What is checked of KV pages before they are read: tags, off, content or content:first.
+            graphs: As in `Engine.load`.
 
         Raises:
             EvalsvcError: A model, plan or option that cannot be used.
@@ -110,7 +112,8 @@ class EvalsvcLM(TemplateLM):
             limits["max_batch"] = max_batch_size
         self.max_gen_toks = _positive("max_gen_toks", max_gen_toks)
         given: dict[str, Any] = {name: _positive(name, value) for name, value in limits.items() if value is not None}
-        self.engine = Engine.load(str(pretrained), plan=plan, device=device or "auto", integrity=integrity, **given)
+        given |= {"device": device or "auto", "integrity": integrity, "graphs": graphs}
+        self.engine = Engine.load(str(pretrained), plan=plan, **given)
         self.tokenizer: Any = self.engine.text.tokenizer
         self.through: StageName = through
         self.seed = seed

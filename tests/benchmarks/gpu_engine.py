@@ -4,6 +4,7 @@ import gc
 import statistics
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -23,12 +24,12 @@ BYTES = {"bf16": 2, "fp8": 1}
 TOGETHER = 16
 
 
-def engine(bench: Bench, plan: str, requests: int, integrity: str = "tags") -> Engine:
+def engine(bench: Bench, plan: str, requests: int, integrity: str = "tags", graphs: str = "auto") -> Engine:
     """An engine with room for so many requests."""
     prompt, new = _lengths(bench)
     tokens = requests * (prompt + new + 16)
     checkpoint = RandomCheckpoint(TINY if bench.dry else LLAMA_8B)
-    options = {"kv_tokens": tokens, "max_batch": requests, "chunk": 2048, "integrity": integrity}
+    options = {"kv_tokens": tokens, "max_batch": requests, "chunk": 2048, "integrity": integrity, "graphs": graphs}
     return Engine(checkpoint, {"default": ArmSpec(parse_plan(plan))}, device=bench.device, **options)
 
 
@@ -47,10 +48,10 @@ def _lengths(bench: Bench) -> tuple[int, int]:
 
 
 def steps(bench: Bench) -> list[Row]:
-    """What a decode step takes, and how much of it the device computes."""
+    """What a decode step takes, and how much of it the device computes: eager, and replayed as a graph."""
     rows = []
-    for count in (1,) if bench.dry else (1, TOGETHER):
-        served = engine(bench, PLANS[0], count)
+    for count, graphs in product((1,) if bench.dry else (1, TOGETHER), ("off", "auto")):
+        served = engine(bench, PLANS[0], count, graphs=graphs)
         stage = served.arm().decode
         prompts = [request.prompt for request in ask(bench, count)]
         sequences = [_prefilled(served, prompt) for prompt in prompts]
@@ -58,9 +59,12 @@ def steps(bench: Bench) -> list[Row]:
         once()
         walls = [bench.wall(once) for _ in range(1 if bench.dry else 9)]
         wall, busy = statistics.median(walls), bench.device_seconds(once)
-        rows.append(bench.row(f"bf16, {count} requests: a step", 1000 * wall, "ms"))
-        rows.append(bench.row(f"bf16, {count} requests: the device computes", 1000 * busy, "ms"))
-        rows.append(bench.row(f"bf16, {count} requests: host alone", 1000 * max(wall - busy, 0), "ms"))
+        if not bench.dry and (stage.work.replays > 0) != (graphs == "auto"):
+            raise SystemExit(f"graphs {graphs}: {stage.work.replays} replays; {stage.eager_because}")
+        what = f"bf16, {count} requests, {'replayed' if graphs == 'auto' else 'eager'}"
+        rows.append(bench.row(f"{what}: a step", 1000 * wall, "ms"))
+        rows.append(bench.row(f"{what}: the device computes", 1000 * busy, "ms"))
+        rows.append(bench.row(f"{what}: host alone", 1000 * max(wall - busy, 0), "ms"))
         forget(bench, served)
     return rows
 
