@@ -5,7 +5,8 @@ A fault is done to what lies in memory, or to a sequence's page table, behind th
 - `swapped`: two entries of page tables are exchanged, of one sequence or of two.
 - `stale`: an entry names another page than the sequence's own: one that is free, or that somebody else holds.
 - `late_write`: a former holder's token is written into a page that belongs to another now.
-- `dropped_write`: the write of one token in one layer does not take place.
+- `dropped_write`: the write of one token in one layer does not take place. A replayed graph calls no write that could
+  be left out: it is planted where graphs are off.
 - `truncated_handoff`: tokens from some place on do not arrive in a layer.
 - `flipped_exponent`, `flipped_mantissa`, `flipped_sign`: one bit of a stored number.
 - `scale`: a token's scale, or one that the tokens of a layer share, is another one.
