@@ -18,15 +18,11 @@ from torch.utils._pytree import tree_flatten
 from evalsvc.engine.graphs import Forward, Inputs, Outputs, Replay
 from evalsvc.kernels.jit import Kernel
 
-ASKING = {
-    "aten::_local_scalar_dense": "asks for a number",
-    "aten::equal": "asks for a number",
-    "aten::nonzero": "makes a size of numbers",
-    "aten::masked_select": "makes a size of numbers",
-    "aten::_unique2": "makes a size of numbers",
-    "aten::repeat_interleave": "makes a size of numbers",
-    "aten::lift_fresh": "brings numbers of the host",
-}
+ASKS = ("item", "_local_scalar_dense", "is_nonzero", "equal", "allclose")
+SIZES = ("nonzero", "nonzero_numpy", "argwhere", "masked_select", "_unique2", "unique_dim", "unique_consecutive")
+ASKING = {f"aten::{name}": "asks for a number" for name in ASKS}  # in inference mode `item` arrives as itself
+ASKING |= {f"aten::{name}": "makes a size of numbers" for name in SIZES}
+ASKING["aten::lift_fresh"] = "brings numbers of the host"
 METHODS = ("cpu", "item", "numpy", "tolist")
 
 
