@@ -101,6 +101,11 @@ class Kernel:
             self.interpreted[grid](*args, **options)
 
 
+# Python lays frames into pieces of 16 KB, and one that is the first in its piece makes and drops that at each call: up to
+# half of the interpreter's time, as the depth will have it. Below a frame that is wider than that there is one piece.
+Kernel._interpret.__code__ = Kernel._interpret.__code__.replace(co_stacksize=2**15)
+
+
 def jit(function: Callable[..., Any]) -> Any:
     """Declares a kernel, or a function that kernels call."""
     return Kernel(function)
@@ -145,12 +150,24 @@ def _interpretable_library() -> Iterator[None]:
     """Triton's own functions in Triton (`tl.sum`, `tl.max`, ...) interpreted inside the block.
 
     Behind it the library is as it was: the interpreter leaves some of what it replaces in place, and nothing could be
-    compiled any more.
+    compiled any more. Inside it replaces each part once, and not at each call of a function in Triton: a third of the
+    time.
     """
+    from triton.runtime import interpreter
+
     core = tl.core
-    parts = [tl, tl.math, core, core.tensor, core.dtype, core.condition, core.tensor_descriptor_base]
+    parts = [tl, tl.math, core, core.tensor, core.dtype, core.condition, core.tensor_descriptor_base, interpreter]
     held = [(part, dict(vars(part))) for part in parts]
+    replace, replaced = interpreter._patch_lang, {}
+
+    def replace_once(function: Any) -> Any:
+        seen = frozenset(id(value) for value in function.__globals__.values() if value is tl or value is core)
+        if seen not in replaced:
+            replaced[seen] = replace(function)
+        return replaced[seen]
+
     try:
+        interpreter._patch_lang = replace_once
         for name, value in held[0][1].items():
             if isinstance(value, triton.runtime.jit.JITFunction):
                 setattr(tl, name, _interpreted(value))
