@@ -45,12 +45,12 @@ class Recorder:
     def capture(self, forward: Forward, buffers: Inputs) -> Replay:
         """In place of `graphs.capture_cuda`."""
         if not self.warm:
-            forward(buffers)
+            _watched(forward, buffers, computing=False)
             self.warm = True
-        first, result = self._record(forward, buffers)
+        first, result = self._record(forward, buffers, computing=False)
 
         def run() -> None:
-            again, outputs = self._record(forward, buffers)
+            again, outputs = self._record(forward, buffers, computing=True)
             others = [f"{b}, captured as {a}" for a, b in zip(first, again, strict=False) if a != b]
             self.wrong += others[:1] if len(first) == len(again) else [f"{len(again)} operations of {len(first)}"]
             result.logits.copy_(outputs.logits)
@@ -60,16 +60,21 @@ class Recorder:
 
         for part in (result.logits, result.found):
             if part is not None:
-                part.zero_()  # a capture computes nothing
+                part.zero_()
         return Replay(run, result)
 
-    def _record(self, forward: Forward, buffers: Inputs) -> tuple[list[tuple[Any, ...]], Outputs]:
-        record = _Record()
-        with record, record.watching():
-            result = forward(buffers)
+    def _record(self, forward: Forward, buffers: Inputs, computing: bool) -> tuple[list[tuple[Any, ...]], Outputs]:
+        record, result = _watched(forward, buffers, computing)
         self.wrong += record.wrong
         self.outside |= record.outside
         return record.lines, result
+
+
+def _watched(forward: Forward, buffers: Inputs, computing: bool) -> tuple["_Record", Outputs]:
+    """A run that is written down; a capture computes nothing: no kernel runs in it."""
+    record = _Record(computing)
+    with record, record.watching():
+        return record, forward(buffers)
 
 
 def _on_a_processor_alone() -> bool:
@@ -83,8 +88,9 @@ def _on_a_processor_alone() -> bool:
 class _Record(TorchDispatchMode):
     """One run of a forward."""
 
-    def __init__(self) -> None:
+    def __init__(self, computing: bool) -> None:
         super().__init__()
+        self.computing = computing
         self.lines: list[tuple[Any, ...]] = []
         self.wrong: list[str] = []
         self.outside: dict[int, tuple[int, ...]] = {}
@@ -126,7 +132,8 @@ class _Record(TorchDispatchMode):
             record.lines.append((kernel.__name__, grid, *map(record._told, args), *options.items()))
             record._launching = True
             try:
-                interpret(kernel, grid, *args, **options)
+                if record.computing:
+                    interpret(kernel, grid, *args, **options)
             finally:
                 record._launching = False
 
