@@ -8,7 +8,8 @@ from pathlib import Path
 from evalsvc.errors import CapabilityError, ConfigError
 
 from .precision import PrecisionPlan
-from .stage import DecodeStage, PrefillStage, Stage, Work
+from .stage import DecodeStage, PrefillStage, Stage
+from .work import Work
 
 FAULTS = ("prefill_k_scale", "decode_k_scale")
 

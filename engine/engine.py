@@ -319,9 +319,10 @@ class Engine:
             plan: StagePlan = getattr(spec.plan, kind.name)
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
-            options = scales, factor, self.poison, str(key), self.integrity, self._capture
+            options = scales, factor, self.poison, str(key), self.integrity
+            captured = {"capture": self._capture} if kind is DecodeStage else {}
             with on(self.device):
-                held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options)
+                held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options, **captured)
         assert isinstance(held, kind)
         return held
 

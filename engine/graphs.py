@@ -14,6 +14,7 @@ row: torch sums a product of one row in another order (`batch.never_one_row`).
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -134,8 +135,14 @@ Forward = Callable[[Inputs], Outputs]
 Capture = Callable[[Forward, Inputs], Replay]
 
 
+@cache
+def _memory() -> tuple[int, int]:
+    """What all graphs of the process share: they run one at a time, and hold their results until these are copied."""
+    return torch.cuda.graph_pool_handle()
+
+
 def capture_cuda(forward: Forward, buffers: Inputs) -> Replay:
-    """Captures a forward on the current GPU."""
+    """Captures a forward on the current GPU. What other threads do there meanwhile is no part of it, and no error."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -143,7 +150,7 @@ def capture_cuda(forward: Forward, buffers: Inputs) -> Replay:
             forward(buffers)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=_memory(), capture_error_mode="thread_local"):
         result = forward(buffers)
     return Replay(graph.replay, result)
 

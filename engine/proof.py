@@ -14,7 +14,8 @@ from .matrix import stored_as
 from .mla import UP
 from .precision import STORED, KVFormat, PrecisionPlan, WeightFormat, parse_plan
 from .sizes import LatentShape
-from .stage import Stage, Work
+from .stage import Stage
+from .work import Work
 
 _CODE_DTYPE = {
     "fp32": "float32",

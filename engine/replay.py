@@ -8,27 +8,60 @@ host reads that after a replay, once for all layers.
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from evalsvc.kernels.dispatch import counting
-from evalsvc.kernels.page_table import PageTable
+from evalsvc.kernels.dispatch import counting, form
+from evalsvc.kernels.page_table import Guarding, PageTable, slots_read
 from evalsvc.kernels.tiles import Tiles
 
 from .attention import ByPages, Step, stepping
-from .batch import Chunk, reserve
+from .batch import Chunk, Reading, reading, reserve
 from .graphs import BUCKETS, Capture, DecodeGraphs, Inputs, Nobody, Outputs
-from .kv.guard import Findings
+from .kv.guard import Check, Findings
 from .kv.latent_pool import LatentPool
 from .kv.pages import PAGE
-from .kv.pool import KVPool
+from .kv.pool import KVPool, Sequence
 from .weights import WeightSet
 
 NOBODYS_TAG = -1  # none that is ever issued
 _NOTHING = torch.empty(0, dtype=torch.long)
 _NO_TILES = Tiles(_NOTHING, _NOTHING, _NOTHING, _NOTHING, (), ())  # kernels read by pages
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a step gave.
+
+    Attributes:
+        logits: Shape: (requests, vocabulary).
+        ran: Kernels that were launched.
+        slots_read: As kernels count them, over all layers.
+        slots_checked: Those of them that were compared, and all sound.
+        unsound: What is to be looked into where one was not, or was not compared.
+    """
+
+    logits: Tensor
+    ran: Counter[str]
+    slots_read: int
+    slots_checked: int = 0
+    unsound: tuple[Check, Reading] | None = None
+
+
+def why_eager(capture: Capture | None, weights: WeightSet, pool: KVPool | LatentPool) -> str:
+    """Why no decode step is captured; empty where steps are."""
+    latent, guard = weights.layout.latent, pool.guard
+    reasons = {
+        "graphs are off, or this is no GPU": capture is None,
+        "kernels run as torch": form(pool.stored()[0].device.type) != "triton",
+        "keys of sparse attention are chosen by tiles": latent is not None and bool(latent.index),
+        "experts that are not packed are computed one by one": weights.asks(),
+        "hashes of contents are compared outside of kernels": guard is not None and guard.sums is not None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 class DecodeSteps:
@@ -44,16 +77,15 @@ class DecodeSteps:
         self._read: list[Tensor] = []
         device = pool.stored()[0].device
         nobody = Nobody(pool.n_pages, pool.n_pages * PAGE, NOBODYS_TAG)
-        self.graphs = DecodeGraphs(
-            self._forward, self._watched, nobody, BUCKETS[-1], pool.n_pages, device, capture
-        )  # fmt: skip
+        sizes = BUCKETS[-1], pool.n_pages, device
+        self.graphs = DecodeGraphs(self._forward, self._watched, nobody, *sizes, capture)
 
     def serves(self, chunks: Seq[Chunk]) -> bool:
         """Whether a step is one that is captured: one token a sequence, and no more of them than the largest bucket."""
         alone = all(len(chunk.tokens) == 1 for chunk in chunks)
         return alone and self._pool.amax is None and self.graphs.bucket(len(chunks)) is not None
 
-    def run(self, chunks: Seq[Chunk]) -> tuple[Inputs, Outputs]:
+    def run(self, chunks: Seq[Chunk]) -> Replayed:
         """Computes a step, writing its tokens' keys and values.
 
         Raises:
@@ -61,7 +93,24 @@ class DecodeSteps:
         """
         slots = [slot for (slot,) in reserve(self._pool, chunks)]
         step = inputs(chunks, slots)
-        return step, self.graphs.run(step)
+        return self._outcome([chunk.sequence for chunk in chunks], step, self.graphs.run(step))
+
+    def _outcome(self, sequences: Seq[Sequence], step: Inputs, out: Outputs) -> Replayed:
+        """Reads once what kernels found, of all layers."""
+        lengths = [sequence.length for sequence in sequences]
+        reads = {layer: slots_read(lengths, [1] * len(lengths), window) for layer, window in out.windows.items()}
+        total, guard = sum(reads.values()), self._pool.guard
+        if guard is None or out.found is None:
+            return Replayed(out.logits, out.ran, total)
+        found = out.found.cpu()
+        compared = dict(enumerate(found[:, 1].sum(dim=1).tolist()))
+        if compared == reads and not found[:, 0].any():
+            return Replayed(out.logits, out.ran, total, total)
+        read = reading(sequences)
+        check = Check(guard, read.slots, read.wanted)
+        for layer, count in reads.items():
+            check.hear(layer, Guarding(guard.stamps[layer], step.expected, *found[layer]), count)
+        return Replayed(out.logits, out.ran, total, unsound=(check, read))
 
     def _forward(self, given: Inputs) -> Outputs:
         pool, rows = self._pool, len(given.token_ids)

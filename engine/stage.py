@@ -4,24 +4,22 @@
 only its own pool.
 """
 
-from collections import Counter
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from evalsvc.errors import IntegrityError
 from evalsvc.kernels.dispatch import counting, form
-from evalsvc.kernels.page_table import Guarding, slots_read
 from evalsvc.kernels.paged_decode import paged_decode
 from evalsvc.kernels.paged_prefill import paged_prefill
 
 from .attention import ByPages, Step, stepping
-from .batch import Chunk, Reading, never_one_row, pack, reading, tables
+from .batch import Chunk, Reading, never_one_row, pack, tables
 from .devices import finish, on
-from .graphs import Capture, Inputs, Outputs
+from .graphs import Capture
 from .kv.guard import Check
 from .kv.latent_pool import LatentPool
 from .kv.pages import PAGE
@@ -30,45 +28,10 @@ from .kv.prefix import PrefixCache
 from .kv.tags import Bad
 from .layout import Layout
 from .precision import KVFormat, StagePlan
-from .replay import DecodeSteps
+from .replay import DecodeSteps, why_eager
 from .requests import Incident
 from .weights import WeightSet
-
-
-@dataclass
-class Work:
-    """What a stage computed.
-
-    Attributes:
-        kernels: Runs of each kernel.
-        tokens: Tokens that went through the forward.
-        forwards: Forwards, whatever their size.
-        seconds: Wall clock inside the forwards.
-        replays: Those of them that were a captured graph's.
-        slots_read: Slots that attention read, over all layers, once for all that shared them in a forward; in a replay
-            as kernels count them, for each that reads them, without what windows hide.
-        slots_checked: Those of them whose integrity was checked.
-        faults: Requests in forwards that met a slot which was not sound.
-    """
-
-    kernels: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    forwards: int = 0
-    replays: int = 0
-    seconds: float = 0.0
-    slots_read: int = 0
-    slots_checked: int = 0
-    faults: int = 0
-
-    def copy(self) -> "Work":
-        """The work so far, unmoved by what follows."""
-        return replace(self, kernels=self.kernels.copy())
-
-    def since(self, start: "Work") -> "Work":
-        """What came after `start`."""
-        counts = [field.name for field in fields(self) if field.name != "kernels"]
-        grown = {name: getattr(self, name) - getattr(start, name) for name in counts}
-        return Work(self.kernels - start.kernels, **grown)
+from .work import Work
 
 
 def pool_for(
@@ -98,12 +61,16 @@ class Stage:
         work: What it computed, for all arms that share it.
         absorbs: Whether latent attention takes its absorbed form.
         device: Where its pages are.
+        steps: Those that are captured and replayed; None: all are eager.
+        eager_because: Why.
     """
 
     name = ""
     tile_rows = 0
     absorbs = False
     kernel = staticmethod(paged_prefill)
+    steps: DecodeSteps | None = None
+    eager_because = "prompts are computed in chunks of all lengths"
 
     def __init__(
         self,
@@ -115,23 +82,14 @@ class Stage:
         poison: bool = False,
         key: str = "",
         integrity: str = "tags",
-        capture: Capture | None = None,
+        spare: int = 0,
     ):
-        """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens; `capture` as in `graphs.capture_for`."""
+        """Args as in `KVPool`; `kv_tokens` is the pool's capacity in tokens."""
         self.weights, self.plan, self.key = weights, plan, key
-        options = scales, k_read_factor, poison, integrity, int(capture is not None)
-        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, *options)
+        self.pool = pool_for(weights.layout, plan.kv, kv_tokens, scales, k_read_factor, poison, integrity, spare)
         self.device = self.pool.stored()[0].device
         self.cache = PrefixCache(self.pool)
         self.work = Work()
-        self.eager_because = self._eager_because(capture)
-        self.steps: DecodeSteps | None = None
-        if capture is not None and not self.eager_because:
-            self.steps = DecodeSteps(weights, self.pool, self.kernel, capture)
-
-    def _eager_because(self, capture: Capture | None) -> str:
-        """Why no step of this stage is captured; empty where steps are."""
-        return "prompts are computed in chunks of all lengths"
 
     def forward(self, chunks: Seq[Chunk]) -> Tensor:
         """As `run`, for who has no use for a part of the logits.
@@ -186,6 +144,13 @@ class Stage:
     @torch.inference_mode()
     def _run(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
         started = perf_counter()
+        found = self._compute(chunks)
+        finish(self.device)
+        self.work.seconds += perf_counter() - started
+        return found
+
+    def _compute(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
+        """As `run`, of chunks that are written where they are to be."""
         batch = pack(self.pool, chunks, self.tile_rows)
         wanted = len(batch.logit_rows)
         self.work.tokens += len(batch.token_ids)
@@ -209,10 +174,7 @@ class Stage:
             else:
                 self.weights.model.base_model(**inputs)
                 logits = torch.empty(0, self.weights.model.config.vocab_size)
-        faults = self._faults(check, reading)
-        finish(self.device)
-        self.work.seconds += perf_counter() - started
-        return logits, faults
+        return logits, self._faults(check, reading)
 
     def _faults(self, check: Check | None, reading: Reading) -> dict[int, Incident]:
         """By chunk the first slot that was not sound; counts what was checked."""
@@ -286,52 +248,28 @@ class DecodeStage(Stage):
     absorbs = True
     kernel = staticmethod(paged_decode)
 
-    def _eager_because(self, capture: Capture | None) -> str:
-        latent, guard = self.weights.layout.latent, self.pool.guard
-        reasons = {
-            "graphs are off, or this is no GPU": capture is None,
-            "kernels run as torch": form(self.device.type) != "triton",
-            "keys of sparse attention are chosen by tiles": latent is not None and bool(latent.index),
-            "experts that are not packed are computed one by one": self.weights.asks(),
-            "hashes of contents are compared outside of kernels": guard is not None and guard.sums is not None,
-        }
-        return next((reason for reason, holds in reasons.items() if holds), "")
+    def __init__(self, *args: Any, capture: Capture | None = None, **options: Any):
+        """Args as in `Stage`, and how steps are captured, as `graphs.capture_for` says it: a spare page for them."""
+        super().__init__(*args, spare=int(capture is not None), **options)
+        self.eager_because = why_eager(capture, self.weights, self.pool)
+        if capture is not None and not self.eager_because:
+            self.steps = DecodeSteps(self.weights, self.pool, self.kernel, capture)
 
-    @torch.inference_mode()
-    def _run(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
+    def _compute(self, chunks: Seq[Chunk]) -> tuple[Tensor, dict[int, Incident]]:
         if self.steps is None or not self.steps.serves(chunks):
-            return super()._run(chunks)
-        started = perf_counter()
-        step, out = self.steps.run(chunks)
+            return super()._compute(chunks)
+        step = self.steps.run(chunks)
         self.work.tokens += len(chunks)
         self.work.forwards += 1
         self.work.replays += 1
-        self.work.kernels.update(out.ran)
+        self.work.kernels.update(step.ran)
         wanted = [i for i, chunk in enumerate(chunks) if chunk.logits]
-        logits = out.logits if len(wanted) == len(chunks) else out.logits[wanted]
-        faults = self._found([chunk.sequence for chunk in chunks], step, out)
-        finish(self.device)
-        self.work.seconds += perf_counter() - started
-        return logits, faults
-
-    def _found(self, sequences: Seq[Sequence], step: Inputs, out: Outputs) -> dict[int, Incident]:
-        """As `_faults`, of a replay: what kernels found is read once, and looked into where it is not as it must be."""
-        guard, lengths = self.pool.guard, [sequence.length for sequence in sequences]
-        reads = {layer: slots_read(lengths, [1] * len(lengths), window) for layer, window in out.windows.items()}
-        if guard is None or out.found is None:
-            self.work.slots_read += sum(reads.values())
-            return {}
-        found = out.found.cpu()
-        compared = dict(enumerate(found[:, 1].sum(dim=1).tolist()))
-        if compared == reads and not found[:, 0].any():
-            self.work.slots_read += sum(reads.values())
-            self.work.slots_checked += sum(compared.values())
-            return {}
-        read = reading(sequences)
-        check = Check(guard, read.slots, read.wanted)
-        for layer, count in reads.items():
-            check.hear(layer, Guarding(guard.stamps[layer], step.expected, *found[layer]), count)
-        return self._faults(check, read)
+        logits = step.logits if len(wanted) == len(chunks) else step.logits[wanted]
+        if step.unsound is not None:
+            return logits, self._faults(*step.unsound)
+        self.work.slots_read += step.slots_read
+        self.work.slots_checked += step.slots_checked
+        return logits, {}
 
     def step(self, sequences: Seq[Sequence], tokens: Seq[int]) -> Tensor:
         """Writes one token of each sequence and returns logits of shape (sequences, vocabulary)."""

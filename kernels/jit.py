@@ -101,8 +101,8 @@ class Kernel:
             self.interpreted[grid](*args, **options)
 
 
-# Python lays frames into pieces of 16 KB, and one that is the first in its piece makes and drops that at each call: up to
-# half of the interpreter's time, as the depth will have it. Below a frame that is wider than that there is one piece.
+# Python lays frames into pieces of 16 KB, and a function that is the first in a piece makes and drops it at each call:
+# up to half of the time, as the depth will have it. Below a frame that is wider there is one piece for all.
 Kernel._interpret.__code__ = Kernel._interpret.__code__.replace(co_stacksize=2**15)
 
 

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.integrity --faults 10000 --engine-faults 200 --slots 1000000
     python -m tests.benchmarks.integrity --only cost --model DIR
 
-On the page layer each kind is planted in full in every mode that claims it, through the engine in the cheapest of these,
-and a tenth as often in the others. A fault that a mode claims and misses, or an alarm without a fault, ends the program
-with status 1.
+On the page layer each kind is planted in full in every mode that claims it, through the engine in the cheapest such
+mode, and a tenth as often in the others. A fault that a mode claims and misses, or an alarm without a fault, ends the
+program with status 1.
 """
 
 import argparse
