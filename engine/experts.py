@@ -85,11 +85,6 @@ class PlanExperts(nn.Module):
         self.definition = copy(definition)
         self.definition._parameters = {}
 
-    @property
-    def asks(self) -> bool:
-        """Whether `forward` asks which experts were hit, and so waits for a device."""
-        return not self._as_one()
-
     def pack(self, expert: int, part: str, weight: Tensor | Packed, fmt: WeightFormat, name: str) -> None:
         """Holds one matrix of one expert in the format.
 
