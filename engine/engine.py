@@ -320,7 +320,7 @@ class Engine:
             factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
             weights = self._weight_set(plan.weights)
             options = scales, factor, self.poison, str(key), self.integrity
-            captured = {"capture": self._capture} if kind is DecodeStage else {}
+            captured: dict[str, Any] = {"capture": self._capture} if kind is DecodeStage else {}
             with on(self.device):
                 held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options, **captured)
         assert isinstance(held, kind)

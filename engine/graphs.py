@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -136,7 +136,7 @@ Capture = Callable[[Forward, Inputs], Replay]
 
 
 @cache
-def _memory() -> tuple[int, int]:
+def _memory() -> Any:
     """What all graphs of the process share: they run one at a time, and hold their results until these are copied."""
     return torch.cuda.graph_pool_handle()
 
