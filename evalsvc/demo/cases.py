@@ -108,7 +108,7 @@ def _likeliest(wrong: str, right: str) -> tuple[bytes | None, ...]:
             )
             places.append(TokenLogprobs(top[0][0], top[0][1], top[: len(shares)]))
         texts = {tokens(text)[0]: text for text in (*own, *other, " the", *_FILLERS)}
-        told = {"prompt_tokens": 40, "prompt_sha256": "t", "finish_reason": "stop", "stage_tokens": {}}
+        told: dict[str, Any] = {"prompt_tokens": 40, "prompt_sha256": "t", "finish_reason": "stop", "stage_tokens": {}}
         answer = GenerateResult(id="", text="", token_ids=(), logprobs=tuple(places), texts=texts, **told)
         packed.append(pack([answer]))
     return tuple(packed)
@@ -119,7 +119,12 @@ def _of_cases(suite: CaseSuite[Any], cases: list[tuple[dict[str, Any], str, str]
     for item, (case, wrong, right) in zip(suite.items(), cases, strict=True):
         scores = []
         for text in (wrong, right):
-            told = {"prompt_tokens": 40, "prompt_sha256": "t", "finish_reason": "stop", "stage_tokens": {}}
+            told: dict[str, Any] = {
+                "prompt_tokens": 40,
+                "prompt_sha256": "t",
+                "finish_reason": "stop",
+                "stage_tokens": {},
+            }
             answer = GenerateResult(id=item.id, text=text, token_ids=tokens(text), **told)
             found = suite.score(item, [answer])  # pyright: ignore[reportAttributeAccessIssue]
             given = [

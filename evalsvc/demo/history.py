@@ -7,6 +7,7 @@ a note on every arm say so.
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sqlalchemy import update
@@ -60,7 +61,12 @@ class Nights:
         return again
 
     def _open(self, kind: str, linked: int | None) -> int:
-        about = {"experiment": EXPERIMENT, "experiment_hash": EXPERIMENT, "resolved": self.resolved, "baseline": "bf16"}
+        about: dict[str, Any] = {
+            "experiment": EXPERIMENT,
+            "experiment_hash": EXPERIMENT,
+            "resolved": self.resolved,
+            "baseline": "bf16",
+        }
         return writer.open_run(self.store, **about, seed=60, kind=kind, linked_run_id=linked)
 
     def _arm(self, run_id: int, name: str, loss: float, *, changed: bool) -> None:
@@ -185,14 +191,19 @@ def _jobs(store: Store, nights: Sequence[tuple[datetime, int, bool]]) -> None:
     """The schedule that would have run the nights, each with its end, and what was told."""
     last, _, worse = nights[-1]
     with store.transaction() as session:
-        schedule = {"job": JOB, "cron": "0 2 * * *", "time_zone": "UTC", "seen_until": stamp(last)}
+        schedule: dict[str, Any] = {"job": JOB, "cron": "0 2 * * *", "time_zone": "UTC", "seen_until": stamp(last)}
         session.add(ScheduleRow(**schedule))
         session.flush()
         for at, run_id, damaged in nights:
             ended = stamp(at + timedelta(minutes=25))
-            about = {"planned_at": stamp(at), "not_before": stamp(at), "started_at": stamp(at), "ended_at": ended}
-            result = {"exit_code": int(damaged), "message": "fp8-kv: REGRESSED" if damaged else None}
+            about: dict[str, Any] = {
+                "planned_at": stamp(at),
+                "not_before": stamp(at),
+                "started_at": stamp(at),
+                "ended_at": ended,
+            }
+            result: dict[str, Any] = {"exit_code": int(damaged), "message": "fp8-kv: REGRESSED" if damaged else None}
             session.add(ExecutionRow(job=JOB, **about, status="done", attempt=1, run_id=run_id, **result))
         word = "REGRESSED" if worse else "PASS"
-        told = {"word": word, "alert": word if worse else "", "planned_at": stamp(last)}
+        told: dict[str, Any] = {"word": word, "alert": word if worse else "", "planned_at": stamp(last)}
         session.add(AlertRow(job=JOB, subject="arm:fp8-kv", **told))
