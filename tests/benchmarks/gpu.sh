@@ -2,34 +2,61 @@
 # What there is to measure on a machine with a GPU, in one go and under 8 minutes, without a network:
 #   bash tests/benchmarks/gpu.sh [PYTHON]       bash tests/benchmarks/gpu.sh --dry [PYTHON]
 # --dry tries every part on a processor, with tiny sizes and Triton's interpreter: no figures.
-# Writes what it prints to $OUT/gpu.txt where $OUT is set. Ends with the first thing that fails.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-if [ "${1:-}" = --dry ]; then dry=1; shift; fi
+# Each part is a process with a limit of its own: one that fails, hangs or breaks the device takes no other with it.
+# BENCH_SECONDS (460) for all and BENCH_PART_SECONDS (90) for one are other limits. Writes what it prints to $OUT/gpu.txt
+# where $OUT is set. Exit code 0: all measured, all aims reached; 1: an aim was
+# missed; 2: a part failed or was not measured (named in the last lines), or there is no device.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 2
+dry=
+if [ "${1:-}" = --dry ]; then dry=--dry; shift; fi
 python=${1:-.venv/bin/python}
 [ -x "$(command -v "$python")" ] || { echo "no $python here: name one, bash tests/benchmarks/gpu.sh PYTHON" >&2; exit 2; }
 if [ -n "${OUT:-}" ]; then exec > >(tee "$OUT/gpu.txt") 2>&1; fi
 
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-if [ -n "${dry:-}" ]; then exec "$python" -W ignore -m tests.benchmarks.gpu --dry ${BENCH_ARGS:-}; fi
+seconds=${BENCH_SECONDS:-460} # of all parts together
+[ -z "$dry" ] || seconds=1800
+missed=() failed=()
 
-echo "== device"
-nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader || echo "nvidia-smi says nothing"
-"$python" - <<'EOF'
+# part NAME LIMIT COMMAND...: exit code 1 of a measurement says that an aim was missed.
+part() {
+  local name=$1 limit=$2 left=$((seconds - SECONDS)) status=0
+  shift 2
+  if ((left < 15)); then failed+=("$name: not begun, the time is over"); return; fi
+  if ((limit > left)) || [ -n "$dry" ]; then limit=$left; fi
+  timeout --kill-after=5 "$limit" "$@" || status=$?
+  case $status in
+    0) ;;
+    124 | 137) failed+=("$name: stopped after $limit s") ;;
+    1) if [ "$name" = kernels ]; then failed+=("$name: not all equal their twins"); else missed+=("$name"); fi ;;
+    *) failed+=("$name: exit code $status") ;;
+  esac
+}
+
+if [ -z "$dry" ]; then
+  echo "== device"
+  nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader || echo "nvidia-smi says nothing"
+  "$python" - <<'EOF' || exit 2
 import torch
 print("torch", torch.__version__, "built for CUDA", torch.version.cuda)
 if not torch.cuda.is_available():
     raise SystemExit("torch sees no CUDA device: nothing below would be about a GPU")
 print(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
 EOF
-
-echo "== kernels on the device equal their twins"
-"$python" -W ignore -m pytest -q -rs -m "not slow" -p no:cacheprovider tests/kernels
+  echo "== kernels on the device equal their twins"
+  part kernels 200 "$python" -W ignore -m pytest -q -rs -m "not slow" -p no:cacheprovider tests/kernels
+fi
 
 echo "== speed"
-"$python" -W ignore -m tests.benchmarks.gpu ${BENCH_ARGS:-} || status=$?
-case "${status:-0}" in
-  0) echo "all aims reached" ;;
-  1) echo "measured; an aim was missed" ;;
-  *) echo "not all of it could be measured on this device, see above" ;;
-esac
+for name in attention linear steps integrity plans; do
+  # shellcheck disable=SC2086 # the dry flag and the arguments may be none or several
+  part "$name" "${BENCH_PART_SECONDS:-90}" "$python" -W ignore -m tests.benchmarks.gpu --only "$name" $dry ${BENCH_ARGS:-}
+done
+
+echo "== in short, after $SECONDS s"
+for name in "${missed[@]}"; do echo "$name: measured, an aim was missed"; done
+for name in "${failed[@]}"; do echo "$name"; done
+if ((${#failed[@]})); then exit 2; fi
+if ((${#missed[@]})); then exit 1; fi
+echo "everything ran${dry:+ (dry: no figures)}"
