@@ -40,11 +40,14 @@ def described(device: torch.device) -> str:
 
 @contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Tensors that are made inside the block without a device are made there. The processor needs nothing said."""
+    """Tensors that are made inside the block without a device are made there, and kernels and captures run there.
+
+    The processor needs nothing said.
+    """
     if device.type == "cpu":
         yield
         return
-    with torch.device(device):
+    with torch.cuda.device(device), torch.device(device):
         yield
 
 

@@ -1,5 +1,7 @@
 """Where an engine computes; that nothing is made elsewhere on the way is tested with a device that is pretended."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -27,6 +29,21 @@ def test_a_gpu_that_is_not_there_is_refused_by_name(monkeypatch):
     assert devices.resolve("cuda:1") == torch.device("cuda:1") and devices.resolve("cuda") == torch.device("cuda:0")
     with pytest.raises(CapabilityError, match="torch sees 2 GPUs"):
         devices.resolve("cuda:2")
+
+
+def test_kernels_are_launched_where_the_tensors_are_made(monkeypatch):
+    current = []
+
+    @contextmanager
+    def device(asked):
+        current.append(asked)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    with devices.on(torch.device("cuda:1")):
+        assert current == [torch.device("cuda:1")] and torch.get_default_device() == torch.device("cuda:1")
+    assert current == [] and torch.get_default_device() == torch.device("cpu")
 
 
 @pytest.fixture
