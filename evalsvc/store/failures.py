@@ -67,12 +67,11 @@ def _sentence(error: BaseException | None) -> str:
         return _FULL
     if isinstance(error, PermissionError):
         return "may not be written by you; make it writable, or name another database"
+    if "not json compliant" in lowered:  # "out of range float values are ...": not what a database says of a number
+        return f"refused a number that is not finite (NaN or infinity): {text.splitlines()[0]}"
     for needle, sentence in _SENTENCES:
         if needle in lowered:
             return sentence
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
-    first = text.splitlines()[0] if text else type(error).__name__
-    if "not json compliant" in lowered:
-        return f"refused a number that is not finite (NaN or infinity): {first}"
-    return first
+    return text.splitlines()[0] if text else type(error).__name__
