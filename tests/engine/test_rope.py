@@ -167,7 +167,10 @@ def test_an_engine_freezes_at_the_longest_sequence_that_it_serves(options, serve
 
 @pytest.mark.parametrize(
     ("max_length", "refusal"),
-    [(0, "max_length is 0; it must be a whole number from 1"), (4 * ORIGINAL + 1, "max_length 129 is not from 1 to 128")],
+    [
+        (0, "max_length is 0; it must be a whole number from 1"),
+        (4 * ORIGINAL + 1, "max_length 129 is not from 1 to 128"),
+    ],
 )
 def test_no_engine_serves_more_than_the_model_is_made_for(max_length, refusal, tiny):
     name, changes = CASES["dynamic"]
