@@ -90,7 +90,9 @@ class Shape:
         return {"ROWS": self.rows, "OUT": self.out, "PARTS": self.parts, "STEP": self.step, "SPLIT": self.split}
 
 
-def shape_for(rows: int, out: int, inputs: int, few_step: int = BLOCK, many_step: int = BLOCK) -> Shape:
+def shape_for(
+    rows: int, out: int, inputs: int, few_step: int = BLOCK, many_step: int = BLOCK, many_warps: int = 4
+) -> Shape:
     """The shape of a product, for few rows or for many.
 
     Args:
@@ -98,14 +100,14 @@ def shape_for(rows: int, out: int, inputs: int, few_step: int = BLOCK, many_step
         out: Outputs.
         inputs: Inputs.
         few_step: Inputs of one product of tiles, where rows are few.
-        many_step: Where they are many.
+        many_step: Where they are many; `many_warps` the warps of a block there.
     """
     parts, most = 1, min(_PROGRAMS // -(-out // _BLOCK_OUT), inputs // (4 * BLOCK), _MOST_PARTS)
     while 2 * parts <= most:
         parts *= 2
     if rows <= FEW_ROWS:
         return Shape(FEW_ROWS, _BLOCK_OUT, parts, few_step, parts > 1, 4, 4)
-    return Shape(64, _BLOCK_OUT, parts, many_step, False, 4, 3)
+    return Shape(64, _BLOCK_OUT, parts, many_step, False, many_warps, 3)
 
 
 @dataclass(frozen=True)

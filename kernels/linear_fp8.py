@@ -193,7 +193,7 @@ def _launch(
     rows, inputs = x.shape
     out = codes.shape[-2]
     fp8 = kind != W8A16 and native(x.device)
-    shape = fp8_shape(rows if counts is None else -(-rows // len(counts)), out, inputs, fp8)
+    shape = fp8_shape(rows if counts is None else -(-rows // len(counts)), out, inputs, kind, fp8)
     y = torch.empty((shape.parts if shape.split else 1, rows, out), dtype=torch.float32, device=x.device)
     if rows == 0:
         return y[0]
@@ -229,9 +229,12 @@ def native(device: torch.device) -> bool:
     return 10 * major + minor >= FP8_ARCHITECTURE
 
 
-def fp8_shape(rows: int, out: int, inputs: int, native: bool) -> Shape:
-    """As `launch.shape_for`: steps are as long as blocks, but where decoded codes would not fit registers."""
-    return shape_for(rows, out, inputs, many_step=BLOCK if native else 64)
+def fp8_shape(rows: int, out: int, inputs: int, kind: int, native: bool) -> Shape:
+    """As `launch.shape_for`: steps are as long as blocks, but where decoded codes would not fit registers.
+
+    With many rows, sums that are scaled block by block and weights decoded by scale are held by twice the threads.
+    """
+    return shape_for(rows, out, inputs, many_step=BLOCK if native else 64, many_warps=4 if kind == W8A8 else 8)
 
 
 def _check(
@@ -267,7 +270,7 @@ def signatures() -> list[Signature]:
 
 
 def _signature(name: str, kind: int, native: bool, rows: int, grouped: bool) -> Signature:
-    shape = fp8_shape(rows, 4096, 14336, native)
+    shape = fp8_shape(rows, 4096, 14336, kind, native)
     tile, x = "*i32" if grouped else "*fp32", "*bf16" if kind == W8A16 else "*u8"
     types = {"x": x, "x_scale": "*fp32", "codes": "*u8", "scale": "*fp32", "y": "*fp32"}
     types |= {"tile_expert": tile, "tile_first": tile, "tile_end": tile}

@@ -255,8 +255,8 @@ def _check(table: PageTable, *rest: Any) -> None:
     refuse("paged_decode", {"a request has more than one query, or none: paged_prefill serves it": not table.decodes})
 
 
-def sizes(group: int, dim: int, v_dim: int, wide: bool) -> dict[str, int]:
-    """Sides of tiles. Products in fp32 have no tensor cores: their tiles are small, to stay in registers."""
+def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool) -> dict[str, int]:
+    """Sides of tiles, however pages are held. Products in fp32 have no tensor cores: small tiles stay in registers."""
     d, d_rest = parts(dim)
     v, v_rest = parts(v_dim)
     rows = min(max(16, 1 << (group - 1).bit_length()), _MOST_ROWS)

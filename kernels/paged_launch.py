@@ -12,8 +12,8 @@ from .paged_parts import BF16, BY_HEAD, BY_TOKEN, E4M3, E4M3_BYTES, FP32, INT8, 
 
 FP8_CAPABILITY = (8, 9)
 _KINDS = {torch.float32: FP32, torch.bfloat16: BF16, torch.float8_e4m3fn: E4M3, torch.int8: INT8}
-Sizes = Callable[[int, int, int, bool], dict[str, int]]
-"""Sides of tiles by queries a head of keys, head_dim, v_dim, and whether products are in fp32."""
+Sizes = Callable[[int, int, int, int, bool], dict[str, int]]
+"""Sides of tiles by queries a head of keys, head_dim, v_dim, how pages are held, whether products are in fp32."""
 
 
 def parts(dim: int) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def constants_of(q: Tensor, k_pages: Tensor, v_pages: Tensor, k_scale: Tensor | 
     """What of the shapes and types is compiled in."""
     group, dim, v_dim = q.shape[1] // k_pages.shape[1], k_pages.shape[2], v_pages.shape[2]
     wide, kind = torch.float32 in (q.dtype, k_pages.dtype), held(k_pages)[1]
-    return sizes(group, dim, v_dim, wide) | {
+    return sizes(group, dim, v_dim, kind, wide) | {
         "KIND": kind,
         "HALF": kind == E4M3 and not wide,
         "SCALE": scale_kind(k_scale),
@@ -107,7 +107,7 @@ class Case:
         """What is compiled in; `sizes` gives the sides of tiles."""
         switches = dict.fromkeys(("WINDOWED", "CAPPED", "SINKS", "GUARDED"), False) | dict.fromkeys(self.options, True)
         kinds = {"KIND": self.kind, "SCALE": self.scale, "WIDE": self.wide, "HALF": self.needs_fp8, "FP32": self.wide}
-        return sizes(self.group, self.dim, self.v_dim, self.wide) | kinds | switches
+        return sizes(self.group, self.dim, self.v_dim, self.kind, self.wide) | kinds | switches
 
     def pointers(self) -> dict[str, str]:
         """Triton's types of the tensors that every kernel over pages takes."""

@@ -21,6 +21,8 @@ from .jit import constexpr, jit, tl
 from .page_table import PAGE, Guarding, PageTable, check_launch
 from .paged_launch import CASES, constants_of, parts, pointers, switches
 from .paged_parts import (
+    BY_TOKEN,
+    E4M3,
     E4M3_BYTES,
     MASKED,
     attend_block,
@@ -160,11 +162,18 @@ def paged_prefill_torch(
     return torch.cat(rows) if rows else q.new_empty((*q.shape[:2], v_pages.shape[2]))
 
 
-def sizes(group: int, dim: int, v_dim: int, wide: bool) -> dict[str, int]:
-    """Sides of tiles. Products in fp32 have no tensor cores: their tiles are small, to stay in registers."""
+def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool) -> dict[str, int]:
+    """Sides of tiles. Products in fp32 have no tensor cores: their tiles are small, to stay in registers.
+
+    So are those of long heads whose codes are decoded from bytes.
+    """
     d, d_rest = parts(dim)
     v, v_rest = parts(v_dim)
-    rows = min(max(16, 1 << (group - 1).bit_length()), _MOST_ROWS) if wide else _MOST_ROWS
+    rows = _MOST_ROWS
+    if wide:
+        rows = min(max(16, 1 << (group - 1).bit_length()), rows)
+    elif kind == E4M3_BYTES and d + d_rest + v + v_rest > 256:
+        rows //= 2
     sides = {"GROUP": group, "ROWS": rows, "KEYS": 16 if wide else 32, "TILE": max(rows // group, 1)}
     return sides | {"DIM": dim, "D": d, "D_REST": d_rest, "V_DIM": v_dim, "V": v, "V_REST": v_rest}
 
@@ -174,6 +183,8 @@ def _options(constants: dict[str, Any]) -> dict[str, int]:
     if constants["WIDE"]:
         return {"num_warps": 4, "num_stages": 3}
     much = constants["KIND"] >= E4M3_BYTES or sum(constants[name] for name in ("D", "D_REST", "V", "V_REST")) > 256
+    if not much and constants["KIND"] == E4M3 and constants["SCALE"] == BY_TOKEN:
+        return {"num_warps": 8, "num_stages": 2}
     return {"num_warps": 8 if much else 4, "num_stages": 3}
 
 

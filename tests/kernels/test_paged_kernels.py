@@ -7,6 +7,7 @@ import torch
 
 from evalsvc.errors import CapabilityError
 from evalsvc.kernels import paged_decode as decoding
+from evalsvc.kernels import paged_launch as launching
 from evalsvc.kernels.dispatch import counting
 from evalsvc.kernels.page_table import Guarding, PageTable
 from evalsvc.kernels.paged_decode import paged_decode, paged_decode_torch
@@ -96,6 +97,15 @@ def test_prefill_equals_its_twin_and_the_textbook(row):
     requests = list(zip(LENGTHS[lengths], news[lengths], strict=True))
     case = paged(requests, group, dim, v_dim, *KINDS[kind], queries, seed=len(kind))
     held_against_both("prefill", case, options_of(option, group * KV_HEADS))
+
+
+@pytest.mark.parametrize("dim", [64, 192])  # short heads, and long ones, whose tiles are lower
+@pytest.mark.parametrize("form", FORMS)
+def test_e4m3_is_read_as_bytes_where_hardware_does_not_know_it(form, dim, monkeypatch):
+    monkeypatch.setattr(launching, "held", lambda pages: (pages.view(torch.uint8), launching.E4M3_BYTES))
+    requests = [(n, 1) for n in LENGTHS["short"]] if form == "decode" else [(50, 40), (17, 1), (33, 9)]
+    case = paged(requests, 4, dim, None, "fp8", "token-head", seed=dim)
+    held_against_both(form, case, options_of("all", 4 * KV_HEADS))
 
 
 def held_against_both(form, case, options):
