@@ -134,8 +134,9 @@ def test_scores_of_another_version_and_a_doubtful_arm_are_not_copied(once):
                 " baseline, seed, 'running', created_at, NULL, resolved FROM runs WHERE id = 1"
             )
             connection.exec_driver_sql(
-                "INSERT INTO arms SELECT 9 + id, 9, name, fingerprint, plan, stages, injected,"
-                " details, 'running', NULL, NULL, NULL, expected, 0, 0, NULL FROM arms WHERE run_id = 1"
+                "INSERT INTO arms (id, run_id, name, fingerprint, plan, stages, injected, details, status, expected)"
+                " SELECT 9 + id, 9, name, fingerprint, plan, stages, injected, details, 'running', expected"
+                " FROM arms WHERE run_id = 1"
             )
             connection.exec_driver_sql("UPDATE arms SET proof_status = 'mismatched' WHERE id = 2")
         assert copy_samples(store, 9 + arms[0].id, wanted, versions | {"formats": "another"}) == {"1:bf16": 6}
