@@ -176,7 +176,13 @@ def test_the_two_sets_of_pins_differ_only_where_the_docs_say_so() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_pictures_and_linked_files_are_there(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[path]):
-        assert target.startswith("https://") or (path.parent / target).is_file(), target
+        if target.startswith("https://"):
+            continue
+        file, _, section = target.partition("#")
+        assert (path.parent / file).is_file(), target
+        if section:
+            headings = re.findall(r"^#+ (.+)$", (path.parent / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert section in {heading.lower().replace(" ", "-") for heading in headings}, target
 
 
 def test_the_readme_names_every_page_by_its_title() -> None:
