@@ -30,10 +30,14 @@ def audit(
     from evalsvc.verdict.audit import audit_published
 
     rules = typed_policy(name="audit", margin_points=margin, alpha=alpha)
-    try:
-        found = audit_published(items, baseline / 100, candidate / 100, rules.margin, alpha=alpha)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    typed = {"--baseline": baseline, "--candidate": candidate}
+    for option, score in typed.items():
+        if not 0 <= score <= 100:
+            raise ConfigError(f"{option} {score:g}: scores are in percent, from 0 to 100")
+    if 0 < max(typed.values()) <= 1:
+        option, score = max(typed.items(), key=lambda pair: pair[1])
+        raise ConfigError(f"{option} {score:g}: scores are in percent; did you mean {100 * score:g}?")
+    found = audit_published(items, baseline / 100, candidate / 100, rules.margin, alpha=alpha)
     at = [{"discordance_points": 100 * share, "verdict": word, "p": p} for share, word, p in found.at]
     below = None if found.significant_below is None else 100 * found.significant_below
     if json:

@@ -16,11 +16,26 @@ def test_audit_says_up_to_which_discordance_a_published_drop_is_significant(eval
     assert code == 0 and "p .054" in out and "at most 30.6 %" in out
 
 
+def test_audit_takes_a_low_score_beside_a_higher_one_and_two_zeros(evalsvc_json):
+    for baseline, candidate in (("1.5", "0.8"), ("0.8", "1.5"), ("0", "0")):
+        code, _ = evalsvc_json("audit", "--items", "1000", "--baseline", baseline, "--candidate", candidate)
+        assert code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["audit", "--items", "10", "--baseline", "120", "--candidate", "50"], "cannot have accuracies"),
-        (["audit", "--items", "10", "--baseline", "nan", "--candidate", "50"], "cannot have accuracies"),
+        (["audit", "--items", "10", "--baseline", "120", "--candidate", "50"], "--baseline 120: scores are in percent"),
+        (["audit", "--items", "10", "--baseline", "nan", "--candidate", "50"], "--baseline nan: scores are in percent"),
+        (["audit", "--items", "10", "--baseline", "60", "--candidate", "-1"], "--candidate -1: scores are in percent"),
+        (
+            ["audit", "--items", "9", "--baseline", "0.8029", "--candidate", "0.79"],
+            "--baseline 0.8029: scores are in percent; did you mean 80.29?",
+        ),
+        (
+            ["audit", "--items", "9", "--baseline", "0", "--candidate", "1"],
+            "--candidate 1: scores are in percent; did you mean 100?",
+        ),
         (["audit", "--items", "10", "--baseline", "60", "--candidate", "50", "--margin", "nan"], "--margin"),
         (["power", "--items", "10"], "--discordance, or --arm"),
         (["power", "--items", "10", "--discordance", "5", "--arm", "x"], "--discordance, or --arm"),
