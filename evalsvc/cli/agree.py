@@ -16,6 +16,8 @@ def agree(
 ) -> None:
     """Show how many generated answers of a candidate are the baseline's, and where the others part.
 
+    Two names without a run are arms of the latest finished run that has both, where one has.
+
     For prompts of your own, which no gold answer judges, and for every other generated answer. Two runs of one arm
     that only batch otherwise may differ too: where the baseline has an A/A, its figures stand beside. Another text is
     no worse text: this is a look, exits 0, and 4 when no prompt was answered by both.
@@ -28,11 +30,11 @@ def agree(
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.errors import EXIT_INVALID
     from evalsvc.store.answers import answers
-    from evalsvc.store.queries import aa_of, resolve_arm
+    from evalsvc.store.queries import aa_of, resolve_two
     from evalsvc.store.session import open_store
 
     with open_store(db, read_only=True) as store:
-        arms = resolve_arm(store, baseline), resolve_arm(store, candidate)
+        arms = resolve_two(store, baseline, candidate)
         again = aa_of(store, arms[0].run_id)
         again = again if again is not None and again.fingerprint == arms[0].fingerprint else None
         held = [answers(store, arm) for arm in arms]

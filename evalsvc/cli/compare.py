@@ -16,6 +16,8 @@ def compare(
 ) -> None:
     """Show what a candidate lost and gained, by suite and family.
 
+    Two names without a run are arms of the latest finished run that has both, where one has.
+
     A look, not a gate: exits 0 whatever the verdict, 4 when no item was answered by both, 2 for mistakes; stores
     nothing.
 
@@ -27,12 +29,12 @@ def compare(
     from evalsvc.cli.deciding import decide_stored
     from evalsvc.errors import EXIT_INVALID
     from evalsvc.policy import Policy, load_policy
-    from evalsvc.store.queries import resolve_arm
+    from evalsvc.store.queries import resolve_two
     from evalsvc.store.session import open_store
 
     rules = load_policy(policy) if policy else Policy(name="default", proof="declared")
     with open_store(db, read_only=True) as store:
-        arms = resolve_arm(store, baseline), resolve_arm(store, candidate)
+        arms = resolve_two(store, baseline, candidate)
         decision = decide_stored(store, *arms, rules)
     if json:
         print_json(decision.to_json())

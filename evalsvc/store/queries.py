@@ -131,7 +131,44 @@ def resolve_arm(store: Store, address: str) -> ArmRecord:
     if not known:
         raise ConfigError(f"there is no arm '{address}': {store.name} has no arms; `evalsvc run FILE` makes them")
     names = dict.fromkeys(arm.name for arm in known)
-    raise ConfigError(f"there is no arm '{address}' in {store.name}; it has {_listed(names)}")
+    hint = _meant(store, address, known)
+    raise ConfigError(f"there is no arm '{address}' in {store.name}; it has {_listed(names)}{hint}")
+
+
+def resolve_two(store: Store, baseline: str, candidate: str) -> tuple[ArmRecord, ArmRecord]:
+    """The two arms that a person means; two arms' names alone are those of the latest finished main run that has both.
+
+    Where no finished run has both, and where an address names its run or a promoted baseline, each is found on its own.
+
+    Raises:
+        ConfigError: As `resolve_arm`.
+    """
+    if _is_bare(baseline) and _is_bare(candidate):
+        by_run: dict[int, dict[str, ArmRecord]] = {}
+        for arm in arms(store):
+            if arm.run_kind == "main" and arm.run_status == "finished":
+                by_run.setdefault(arm.run_id, {})[arm.name] = arm
+        both = [run_id for run_id, held in by_run.items() if baseline in held and candidate in held]
+        if both:
+            held = by_run[max(both)]
+            return held[baseline], held[candidate]
+    return resolve_arm(store, baseline), resolve_arm(store, candidate)
+
+
+def _is_bare(address: str) -> bool:
+    head, colon, _ = address.partition(":")
+    return not address.startswith("@") and not (colon and head.isdecimal())
+
+
+def _meant(store: Store, address: str, known: Sequence[ArmRecord]) -> str:
+    """What a person who typed the name of no arm may have meant; empty where nothing is near."""
+    if any(record.current and record.name == address for record in baselines(store)):
+        return f"; did you mean @{address}?"
+    head, colon, tail = address.partition(":")
+    if colon or address.isdecimal():
+        near = [arm for arm in known if (arm.name == tail if colon else str(arm.run_id) == head)]
+        return f"; write RUN:ARM, such as {(near or known)[-1].address}"
+    return ""
 
 
 def baselines(store: Store) -> list[BaselineRecord]:
