@@ -99,7 +99,9 @@ def arms_of(store: Store, baseline: ArmRecord, name: str) -> list[ArmRecord]:
         if arm.name == name and arm.run_kind == "main" and arm.status == "finished" and arm.id != baseline.id
     ]
     if not arms:
-        raise EvidenceError(f"{store.name}: no finished run has an arm '{name}' beside {baseline.address}")
+        head, colon, tail = name.partition(":")
+        hint = f"; history takes an arm's bare name, over every run: {tail}" if colon and head.isdecimal() else ""
+        raise EvidenceError(f"{store.name}: no finished run has an arm '{name}' beside {baseline.address}{hint}")
     return arms
 
 

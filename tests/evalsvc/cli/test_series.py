@@ -92,6 +92,7 @@ def test_history_shows_a_run_that_cannot_be_compared_and_goes_on(evalsvc_json, n
     ("arguments", "code", "says"),
     [
         (["history", "nobody", "--baseline", "base"], 4, "no finished run has an arm 'nobody'"),
+        (["history", "1:bad", "--baseline", "base"], 4, "takes an arm's bare name, over every run: bad"),
         (["history", "night", "--baseline", "@none"], 2, "none"),
         (["joint", "base", "nobody"], 2, "nobody"),
         (["joint", "base"], 2, "CANDIDATE"),
