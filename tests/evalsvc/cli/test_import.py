@@ -187,6 +187,7 @@ def test_hostile_text_is_shown_as_text(evalsvc, db, tmp_path):
     assert evalsvc("import", "n", "--baseline", "a", *arms, "--db", db)[0] == 0
     _, out, _ = evalsvc("compare", "a", "b", "--db", db)
     assert "\x1b[31m" not in out and "\u202e" not in out and "s\\u202e" in out
+    assert "not declared" in out
 
 
 CHILD = """
