@@ -144,7 +144,7 @@ def load_experiment(path: Path) -> Experiment:
     Raises:
         ConfigError: One sentence with file, line and key.
     """
-    return read_model(path, Experiment)
+    return read_model(path, Experiment, missing="`evalsvc init` writes one")
 
 
 def model_path(experiment: Experiment, base_dir: Path, cache: Path) -> Path | str:

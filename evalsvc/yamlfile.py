@@ -14,17 +14,18 @@ from evalsvc.errors import ConfigError
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def read_model(path: str | Path, model: type[Model]) -> Model:
+def read_model(path: str | Path, model: type[Model], *, missing: str = "") -> Model:
     """Reads one YAML document.
 
     Args:
         path: The file.
         model: What it must be; with `extra="forbid"` unknown keys are refused, and the nearest known one named.
+        missing: What a person can do where there is no such file.
 
     Raises:
         ConfigError: Unreadable, not YAML, a key twice, or not such a model. Names file, line and key.
     """
-    data, root = _parse(_text_of(path), path)
+    data, root = _parse(_text_of(path, missing), path)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds no keys; write `key: value` lines, for example `{_example(model)}`")
     return _validated(data, root, model, path)
@@ -51,17 +52,19 @@ def _validated(data: object, root: yaml.Node | None, model: type[Model], path: s
         return model.model_validate(data, context={"file": str(path)})
     except ValidationError as error:
         details = [_placed(detail) for detail in error.errors(include_url=False)]
-        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+        others = len(details) - 1
+        more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
         # a misspelt key is missing under its right name too: the line that can be mended comes first
         first = min(details, key=lambda detail: (detail["type"] != "extra_forbidden", _line(root, detail["loc"])))
         raise ConfigError(f"{path}:{_line(root, first['loc'])}: {_sentence(first, model)}{more}") from None
 
 
-def _text_of(path: str | Path) -> str:
+def _text_of(path: str | Path, missing: str = "") -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+        remedy = f"; {missing}" if missing and isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}){remedy}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
 

@@ -113,11 +113,25 @@ def test_a_mistake_is_named_with_its_line(load, tmp_path, keys, line, says):
     assert message.startswith(f"{tmp_path / 'experiment.yaml'}:{line}: ") and says in message and "\n" not in message
 
 
+def test_where_there_is_no_file_init_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"experiment.yaml: cannot be read \(.*\); `evalsvc init` writes one$"):
+        load_experiment(tmp_path / "experiment.yaml")
+    with pytest.raises(ConfigError, match=r": cannot be read \([^)]*\)$"):
+        load_experiment(tmp_path)
+
+
+def test_further_mistakes_are_counted(load):
+    with pytest.raises(ConfigError, match=r" \(and 2 more mistakes\)$"):
+        load(seed=-1, aa="perhaps", unheard_of=1)
+
+
 def test_a_misspelt_key_comes_before_the_same_key_missing(load):
     text = yaml.safe_dump(
         {"name": "e", "model": "m", "basline": "base", "arms": ARMS, "suites": SUITES}, sort_keys=False
     )
-    with pytest.raises(ConfigError, match=r":3: unknown key 'basline'; did you mean 'baseline'\? \(and 1 more\)$"):
+    with pytest.raises(
+        ConfigError, match=r":3: unknown key 'basline'; did you mean 'baseline'\? \(and 1 more mistake\)$"
+    ):
         load(text)
 
 
