@@ -28,8 +28,8 @@ def show(store: Store, view: RunView) -> None:
     lines = [line for candidate in view.candidates for line in _lines(candidate.arm.name, candidate.arm.probe or {})]
     if not lines:
         st.info(
-            "No KL is stored of this run's arms. A run on the embedded engine probes every arm; recorded outputs and "
-            "endpoints have none."
+            "No KL is stored of this run's arms. A run on the embedded engine measures it where its experiment names "
+            "a `probe:`; recorded outputs and endpoints have none."
         )
         return
     frame = pd.DataFrame(lines)
