@@ -105,9 +105,14 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
         for stage, held in arm["stages"].items():
             cells = [Text(stage), *(Text(cell) for cell in _stage_cells(held))]
             table.add_row(name if stage == "prefill" else Text(""), *cells)
+    probed = any(stage["kl_mean"] is not None for arm in measured for stage in arm["stages"].values())
+    kl = (
+        "mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in nats"
+        if probed
+        else "none was measured, which takes a candidate and a `probe:` in the experiment"
+    )
     lines = [
-        "KL: mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in "
-        "nats; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a "
+        f"KL: {kl}; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a "
         "decoded copy of quantized weights (two stages of one weights format hold one); tokens: computed, not answered",
         *_shared_lines(measured),
         _aa_line(store, run_id),

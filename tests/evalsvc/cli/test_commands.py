@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from sqlalchemy import update
 
 from evalsvc.cli import dashboard as dashboard_module
+from evalsvc.cli.run_report import render_arms
 from evalsvc.store import queries, writer
 from evalsvc.store.schema import Arm, Sample
 from evalsvc.store.session import open_store
@@ -101,6 +104,24 @@ def test_compare_is_a_look_and_exits_0(evalsvc, evalsvc_json, db):
     assert (code, document["verdict"], document["exit_code"]) == (0, "REGRESSED", 1)
     with open_store(db, read_only=True) as store:
         assert queries.decisions(store, 1) == []
+
+
+def test_a_run_without_a_divergence_says_what_measures_one(db):
+    with open_store(db) as store:
+        shared = {"experiment": "e", "experiment_hash": "y", "resolved": {}, "baseline": "base", "seed": 0}
+        plain = writer.open_run(store, **shared)
+        stages = {stage: {"weights": "bf16", "kv": "bf16"} for stage in ("prefill", "decode")}
+        for name in ("base", "other"):
+            about = {"fingerprint": name, "plan": "w=bf16", "stages": stages, "injected": {}, "details": {}}
+            writer.finish_arm(store, writer.open_arm(store, plain, name=name, expected=0, **about), None, "declared")
+        writer.finish_run(store, plain)
+        said = []
+        for run_id in (1, plain):
+            console = Console(width=400, file=StringIO())
+            console.print(render_arms(store, run_id))
+            said.append(console.file.getvalue())
+    assert "KL: mean divergence" in said[0] and "`probe:`" not in said[0]
+    assert "KL: none was measured, which takes a candidate and a `probe:`" in said[1]
 
 
 def test_an_arm_without_samples_has_nothing_to_compare_and_exits_4(evalsvc, policy, db):
