@@ -88,7 +88,8 @@ RENAMED = ("glm", "glm4", "gpt_oss", "minimax_m2", "mixtral", "nanochat", "phi",
 _NESTED = "text_config"
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _LAYERS = {
-    "layer_types": ("full_attention", "sliding_attention", "indexed_attention"),
+    # The last two are one: transformers before 5.24 writes the second.
+    "layer_types": ("full_attention", "sliding_attention", "indexed_attention", "deepseek_sparse_attention"),
     "mlp_layer_types": ("dense", "sparse"),
     "indexer_types": ("full", "shared"),
 }

@@ -100,6 +100,14 @@ def test_configurations_that_ship_have_the_parameters_of_their_definition(name):
     assert read_model(name).parameters == counted(AutoConfig.for_model(config["model_type"], **fields))
 
 
+@pytest.mark.parametrize("kind", ["indexed_attention", "deepseek_sparse_attention"])
+def test_layers_that_choose_their_keys_are_known_by_either_name(kind):
+    """transformers 5.24 writes the first, older ones the second."""
+    config = {"model_type": "glm_moe_dsa", **LATENT, "index_n_heads": 2, "index_head_dim": 8}
+    named = model_of({**config, "layer_types": [kind] * 3}, "glm")
+    assert named.parameters == model_of(config, "glm").parameters and named.layers["choosing"] == (0, 1, 2)
+
+
 def test_published_totals_are_met():
     assert read_model("llama-3.1-8b").parameters == 8_030_261_248
     assert read_model("llama-3.1-70b").parameters == 70_553_706_496
