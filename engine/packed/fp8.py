@@ -13,36 +13,14 @@ from torch.nn import functional
 from evalsvc.kernels.fp8 import E4M3_MAX, absmax_scale, amax_scale, dequantize_e4m3, quantize_e4m3
 from evalsvc.kernels.fp8_block import BLOCK, block_amax, blocks_of, expand
 
+from .base import ByChannel, Coded
+
 
 @dataclass(frozen=True)
-class Fp8Weight:
-    """e4m3 matrix with one scale per output channel.
+class Fp8Weight(ByChannel):
+    """float8_e4m3fn matrix with one scale per output channel."""
 
-    Attributes:
-        codes: Shape: (out, in), float8_e4m3fn.
-        scale: Shape: (out, 1), fp32.
-    """
-
-    codes: Tensor
-    scale: Tensor
-
-    def rows(self, some: slice) -> "Fp8Weight":
-        """Some rows of the matrix."""
-        return Fp8Weight(self.codes[some], self.scale[some])
-
-    def tensors(self) -> list[Tensor]:
-        """What a device would hold."""
-        return [self.codes, self.scale]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """As in `Packed`."""
-        return (len(self.codes), self.codes.shape[1])
-
-    @property
-    def stored(self) -> str:
-        """As in `Int4Weight`."""
-        return "fp8:channel" if self.scale.shape == (len(self.codes), 1) else f"fp8:{tuple(self.scale.shape)}"
+    name = "fp8"
 
     def dequantize(self) -> Tensor:
         """Shape: (out, in), fp32."""
@@ -50,7 +28,7 @@ class Fp8Weight:
 
 
 @dataclass(frozen=True)
-class Fp8BlockWeight:
+class Fp8BlockWeight(Coded):
     """e4m3 matrix with one scale per block of 128 x 128; the last blocks hold what is left.
 
     Attributes:
@@ -59,8 +37,6 @@ class Fp8BlockWeight:
         skipped: Rows of the first block that lie before `codes`.
     """
 
-    codes: Tensor
-    scale: Tensor
     skipped: int = 0
 
     def rows(self, some: slice) -> "Fp8BlockWeight":
@@ -68,15 +44,6 @@ class Fp8BlockWeight:
         start, stop, _ = some.indices(len(self.codes))
         first, end = start + self.skipped, stop + self.skipped
         return Fp8BlockWeight(self.codes[some], self.scale[first // BLOCK : blocks_of(end)], first % BLOCK)
-
-    def tensors(self) -> list[Tensor]:
-        """What a device would hold."""
-        return [self.codes, self.scale]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """As in `Packed`."""
-        return (len(self.codes), self.codes.shape[1])
 
     @property
     def stored(self) -> str:

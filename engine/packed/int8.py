@@ -10,38 +10,16 @@ from torch import Tensor
 
 from evalsvc.kernels.fp8 import absmax_scale
 
+from .base import ByChannel
+
 HALF_RANGE = 127.5
 
 
 @dataclass(frozen=True)
-class Int8Weight:
-    """int8 matrix with one scale per output channel.
+class Int8Weight(ByChannel):
+    """int8 matrix with one scale per output channel, NaN or infinity where the channel held such a value."""
 
-    Attributes:
-        codes: Shape: (out, in), int8.
-        scale: Shape: (out, 1), fp32. NaN or infinity where the channel held such a value.
-    """
-
-    codes: Tensor
-    scale: Tensor
-
-    def rows(self, some: slice) -> "Int8Weight":
-        """Some rows of the matrix."""
-        return Int8Weight(self.codes[some], self.scale[some])
-
-    def tensors(self) -> list[Tensor]:
-        """What a device would hold."""
-        return [self.codes, self.scale]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """As in `Packed`."""
-        return (len(self.codes), self.codes.shape[1])
-
-    @property
-    def stored(self) -> str:
-        """As in `Packed`."""
-        return "int8:channel" if self.scale.shape == (len(self.codes), 1) else f"int8:{tuple(self.scale.shape)}"
+    name = "int8"
 
     def dequantize(self) -> Tensor:
         """Shape: (out, in), fp32."""
