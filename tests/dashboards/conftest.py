@@ -339,6 +339,19 @@ def _markup_of(app: AppTest) -> str:
     return "\n".join(element.proto.body for element in elements)
 
 
+def _choose(app: AppTest, label: str, value: str) -> AppTest:
+    """Chooses in a select box by its label."""
+    box = next(box for box in app.selectbox if box.label == label)
+    box.select(value).run()
+    assert not app.exception
+    return app
+
+
+@pytest.fixture(scope="session")
+def choose() -> Callable[..., Any]:
+    return _choose
+
+
 @pytest.fixture(scope="session")
 def to_page() -> Callable[..., Any]:
     return _to_page

@@ -38,17 +38,30 @@ FLAGS = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A port that the system gives to nobody else meanwhile, and that a server which asks for it by number can have.
+
+    The socket is bound and does not listen: with the same option on both sides Linux lets one more listen there.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def test_a_held_port_is_free_for_who_asks_by_number_alone():
+    with held_port() as port, socket.socket() as plain:
+        with pytest.raises(OSError, match="in use"):
+            plain.bind(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)) as server:
+            assert server.getsockname()[1] == port
 
 
 @contextlib.contextmanager
 def served(database: Path) -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile("w+") as output:
+    with held_port() as port, tempfile.TemporaryFile("w+") as output:
+        url = f"http://127.0.0.1:{port}"
         process = subprocess.Popen([sys.executable, *streamlit_args(database, port)], stdout=output, stderr=output)
         try:
             deadline = time.monotonic() + 60

@@ -1,0 +1,62 @@
+"""The page of an arm over its runs, on a generated history."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from evalsvc.dashboards import reads_arms
+from evalsvc.history import arms_of, histories
+from evalsvc.series import keep_series
+from evalsvc.store import queries
+from evalsvc.store.baselines import promote
+from evalsvc.store.schema import Sample
+from evalsvc.store.session import open_store
+
+
+def test_the_history_names_the_night_of_the_regression(run_app, history_database):
+    app = run_app(history_database, "history", candidate="fp8-kv")
+    (warning,) = app.warning
+    assert "11:fp8-kv" in warning.value.replace("\\", "") and "engine: 1 -> 2" in warning.value.replace("\\", "")
+    assert len(app.get("vega_lite_chart")) == 1
+    table = app.dataframe[0].value
+    assert len(table) == 14 and table["gate"].tolist()[0] == "REGRESSED" and table["gate"].tolist()[-1] == "PASS"
+    assert not run_app(history_database, "history", candidate="fp8").warning
+
+
+def test_the_history_of_the_page_is_that_of_the_command(history_database):
+    with open_store(history_database, read_only=True) as store:
+        baseline = queries.resolve_arm(store, "@prod")
+        ours, words = reads_arms.series(store, baseline, arms_of(store, baseline, "fp8-kv"))
+        arms = arms_of(store, baseline, "fp8-kv")
+        assert reads_arms.suites_of(store, baseline, arms) == ["formats", "tasks", "tools"]
+        pages = {suite: reads_arms.series(store, baseline, arms, (), suite)[0] for suite in ("", "tools")}
+        commands = histories(store, baseline, "fp8-kv")
+    assert pages[""] == ours
+    for suite, page in pages.items():
+        for one, other in zip(page, commands[suite], strict=True):
+            assert (one.drop, one.interval) == (pytest.approx(other.drop), pytest.approx(other.interval))
+            bare = {"drop": 0, "interval": None, "change": None}
+            assert replace(one, **bare) == replace(other, **bare)
+        assert [point.change is None for point in page] == [point.change is None for point in commands[suite]]
+    assert len(words) == 14
+
+
+def test_a_history_that_was_kept_is_shown_without_reading_a_sample(run_app, history_database, words_of, tmp_path):
+    """Kept by `evalsvc history`, of a baseline against which no gate decided; another suite of it as fast."""
+    path = Path(shutil.copy(history_database, tmp_path / "kept.db"))
+    with open_store(path) as store:
+        frozen = queries.resolve_arm(store, "3:bf16")
+        promote(store, frozen, "other", "to look from")
+        arms = arms_of(store, frozen, "fp8-kv")
+        assert len(reads_arms.not_compared(store, frozen, arms)) == len(arms)
+        assert keep_series(store, frozen, arms) == len(arms)
+        arms = arms_of(store, frozen, "fp8-kv")
+        assert not reads_arms.not_compared(store, frozen, arms)
+        with store.transaction() as session:  # a page that read them would find nothing
+            session.execute(update(Sample).where(Sample.arm_id == frozen.id).values(status="skipped"))
+    app = run_app(path, "history", candidate="fp8-kv", frozen="3:bf16", series="tools")
+    assert "Drop of suite tools against the frozen baseline, n 90 items a run" in words_of(app)
+    assert app.dataframe[0].value["n"].tolist() == [90] * 14 and not app.button
