@@ -23,6 +23,7 @@ from .batch import Chunk
 from .checkpoint.base import Checkpoint
 from .checkpoint.open import open_checkpoint
 from .devices import on, resolve
+from .fitting import check_arms
 from .generation import generate_jobs
 from .graphs import capture_for
 from .jobs import Ticket, whole
@@ -166,6 +167,8 @@ class Engine:
     ) -> "Engine":
         """An engine for a model. What is asked is looked at before the model is: a wrong option needs no download.
 
+        Of several arms each is held against the model before the first one is loaded (`fitting.check_arms`).
+
         Args:
             model: A directory with config.json, safetensors and a tokenizer; a `.gguf` file; or a hub id.
             plan: One plan, served as the arm `default`; or
@@ -192,7 +195,10 @@ class Engine:
         asked.apply_defaults()
         sizes = {name: asked.arguments[name] for name in SIZES}
         capture_for(_check_asked(specs, sizes, asked.arguments["integrity"], device), asked.arguments["graphs"])
-        return cls(open_checkpoint(model), specs, device=device, **options)
+        checkpoint = open_checkpoint(model)
+        if len(specs) > 1:  # a single arm is refused when it is loaded, before anything is answered
+            check_arms(checkpoint, specs)
+        return cls(checkpoint, specs, device=device, **options)
 
     # -- arms ----------------------------------------------------------------------------------------------------------
 

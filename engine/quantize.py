@@ -12,7 +12,7 @@ from evalsvc.kernels.nvfp4 import global_divisor
 from .blocks import row_blocks
 from .packed.base import Packed
 from .packed.fp8 import Fp8BlockWeight, Fp8Weight, quantize_fp8, quantize_fp8_block
-from .packed.int4 import Int4Weight, quantize_int4
+from .packed.int4 import Int4Weight, check_int4, quantize_int4
 from .packed.int8 import Int8Weight, quantize_int8_weight
 from .packed.nvfp4 import Nvfp4Weight, check_nvfp4, quantize_nvfp4_weight
 from .precision import WeightFormat
@@ -48,6 +48,18 @@ def quantize(weight: Tensor, fmt: WeightFormat, name: str = "weight") -> Packed 
         codes, scale, _ = _by_rows(weight, lambda some: quantize_nvfp4_weight(some, divisor, name))
         return Nvfp4Weight(codes, scale, divisor)
     return weight.to(torch.float32 if fmt.kind == "fp32" else torch.bfloat16)
+
+
+def check_inputs(fmt: WeightFormat, inputs: int, name: str, together: int = 0) -> None:
+    """Refuses a format that `quantize` will refuse for a matrix of so many inputs; args as in `check_int4`.
+
+    Raises:
+        ConfigError: Groups or blocks that do not divide them.
+    """
+    if fmt.kind == "int4":
+        check_int4(inputs, fmt.group, name, together)
+    if fmt.kind == "nvfp4":
+        check_nvfp4(inputs, name)
 
 
 def _by_rows(weight: Tensor, pack: Callable[[Tensor], Any], multiple: int = 1) -> list[Any]:

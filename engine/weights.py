@@ -8,7 +8,6 @@ One tensor is in memory beside what stays, and of experts one matrix of one expe
 """
 
 import re
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +16,20 @@ from transformers import PreTrainedModel
 from evalsvc.errors import CapabilityError, EngineError
 
 from .checkpoint.base import Checkpoint, StoredTensor
-from .experts import PlanExperts, hold_routers, is_experts, is_router
+from .experts import PlanExperts, hold_routers
 from .layout import layout_of
 from .linear import PlanLinear
+from .matching import HEAD, PLAIN_KINDS, expert_modules, is_tied, linear_names, matched, placed
 from .matrix import PlanMatrix
 from .memory import Returns, give_back
 from .mla import UP
 from .model import empty_model
 from .packed.base import Packed
-from .placing import Placed, expert_shapes, place
 from .precision import STORED, WeightFormat
 from .rope import fill_buffers
 
-HEAD = "lm_head"
-PLAIN_KINDS = ("fp32", "bf16")
 ROUTERS_IN_FP32 = ("deepseek_v3", "glm4_moe", "glm_moe_dsa")  # older transformers round their weights to bf16
 CORRECTION = "e_score_correction_bias"  # added to scores in fp32, whatever the compute type
-DERIVED = r"rotary_emb\.inv_freq$"  # in checkpoints of older transformers; made again from the configuration
 
 
 class WeightSet:
@@ -70,8 +66,7 @@ class WeightSet:
         self.layout = layout_of(self.model)
         self.max_length = max_length
         self.linears: dict[str, PlanLinear] = {}
-        self._definitions = {name: module for name, module in self.model.named_modules() if is_experts(module)}
-        self._shapes = expert_shapes(self._definitions)
+        self._definitions = expert_modules(self.model)
         self.experts: dict[str, PlanExperts] = {}
         self.asked: dict[str, WeightFormat] = {}
         self._fill(checkpoint, shared.setdefault(self.dtype, {}))
@@ -79,8 +74,7 @@ class WeightSet:
         give_back()
 
     def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
-        modules = dict(self.model.named_modules())
-        linears = {name for name, m in modules.items() if isinstance(m, nn.Linear) and not is_router(name, m)}
+        linears = linear_names(self.model)
         wanted, stored_head = self._match(checkpoint)
         packed = linears if self.fmt.lm_head or stored_head else linears - {HEAD}
         head: Tensor | None = None
@@ -90,7 +84,7 @@ class WeightSet:
             self.experts[name] = PlanExperts(module)
             self.model.set_submodule(name, self.experts[name])
         returns = Returns()
-        for stored, name, module, expert, part in self._placed(checkpoint):
+        for stored, name, module, expert, part in placed(checkpoint, self._definitions):
             owner, _, leaf = name.rpartition(".")
             returns.note(stored.nbytes)
             if name not in wanted:
@@ -98,7 +92,7 @@ class WeightSet:
             if module:
                 fmt = self.asked[name] = self._format(stored)
                 self.experts[module].pack(expert, part, self._read(stored, fmt), fmt, name)
-            elif self._tied() and name == f"{HEAD}.weight":
+            elif is_tied(self.model) and name == f"{HEAD}.weight":
                 head = stored.read(self.dtype)
             elif owner in packed and leaf == "weight":
                 fmt = self._format(stored)
@@ -109,7 +103,7 @@ class WeightSet:
                 if name not in shared:
                     shared[name] = stored.read(types[name])
                 self._set(name, shared[name])
-        if self._tied():
+        if is_tied(self.model):
             self._tie(head, checkpoint)
         for layer, bias in biases.items():
             self.linears[layer].bias = bias
@@ -120,39 +114,14 @@ class WeightSet:
             raise EngineError(f"model {checkpoint.path}: {left[0]} was never filled")
 
     def _match(self, checkpoint: Checkpoint) -> tuple[set[str], bool]:
-        """Names of the tensors to read, and whether the head is held packed because the files have it so.
-
-        The files' names and shapes are held against the model's before one is read.
-        """
-        stacked = {f"{name}.{leaf}" for name in self._definitions for leaf in ("gate_up_proj", "down_proj")}
-        held = {name: tuple(t.shape) for name, t in self._parameters().items() if name not in stacked}
-        expected = held | self._shapes
-        ignored = [*(self.model._keys_to_ignore_on_load_unexpected or ()), DERIVED]
+        """Names of the tensors to read, and whether the head is held packed because the files have it so."""
         found: set[str] = set()
         head = False
-        for stored, name, *_ in self._placed(checkpoint):
-            if name not in expected:
-                if any(re.search(pattern, stored.name) for pattern in ignored):
-                    continue
-                if name in stacked:
-                    raise EngineError(f"model {stored.file}: tensor {stored.name} has shape {stored.shape}")
-                raise EngineError(f"model {stored.file}: unexpected tensor {stored.name}")
-            if stored.shape != expected[name]:
-                raise EngineError(
-                    f"model {stored.file}: tensor {stored.name} has shape {stored.shape}, "
-                    f"config.json asks {expected[name]}"
-                )
+        for stored, name, *_ in matched(checkpoint, self.model):
             found.add(name)
-            if name == f"{HEAD}.weight" and not self._tied():
-                head = self._format(stored).kind not in PLAIN_KINDS and self.fmt.kind == STORED
-        missing = sorted(set(expected) - found - ({f"{HEAD}.weight"} if self._tied() else set()))
-        if missing:
-            raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
+            if name == f"{HEAD}.weight" and not is_tied(self.model):
+                head = self.fmt.kind == STORED and self._format(stored).kind not in PLAIN_KINDS
         return found, head
-
-    def _placed(self, checkpoint: Checkpoint) -> Iterator[Placed]:
-        for stored in checkpoint.tensors():
-            yield from place(stored, self._definitions)
 
     def _parameters(self) -> dict[str, Tensor]:
         """What a checkpoint holds, by name: parameters, and buffers that are not made from the configuration."""
@@ -184,9 +153,6 @@ class WeightSet:
         self.asked[layer] = fmt
         self.linears[layer] = PlanLinear(weight, None, fmt.storage_only if expands else fmt, layer)
         self.model.set_submodule(layer, self.linears[layer])
-
-    def _tied(self) -> bool:
-        return bool(self.model.config.get_text_config().tie_word_embeddings)
 
     def _tie(self, head: Tensor | None, checkpoint: Checkpoint) -> None:
         """Makes lm_head of the embedding: the same tensor, or a packed form of it."""

@@ -8,6 +8,7 @@ Scales and minima are bf16, one per group of inputs, as int4 weight-only kernels
 """
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -66,13 +67,10 @@ def quantize_int4(weight: Tensor, group: int, symmetric: bool, name: str = "weig
         name: For the error.
 
     Raises:
-        ConfigError: The group does not divide `in`; the message lists those that do.
+        ConfigError: As `check_int4`.
     """
     out, inputs = weight.shape
-    if inputs % group:
-        fitting = [g for g in INT4_GROUPS if inputs % g == 0]
-        remedy = f"groups that do: {', '.join(f'g{g}' for g in fitting)}" if fitting else "none of the groups does"
-        raise ConfigError(f"int4:g{group} does not divide the {inputs} inputs of {name}; {remedy}")
+    check_int4(inputs, group, name)
     blocks = weight.float().view(out, inputs // group, group)
     if symmetric:
         scale = _positive(blocks.abs().amax(-1) / 7.5)
@@ -88,6 +86,24 @@ def quantize_int4(weight: Tensor, group: int, symmetric: bool, name: str = "weig
     for i in range(8):
         packed |= nibbles[:, :, i] << (4 * i)
     return Int4Weight(packed, scale, minimum)
+
+
+def check_int4(inputs: int, group: int, name: str, together: int = 0) -> None:
+    """Refuses a group that does not divide a matrix's inputs.
+
+    Args:
+        inputs: Of the matrix.
+        group: Inputs that share a scale.
+        name: For the error.
+        together: What divides the inputs of every matrix that is held alike; 0: of this one alone.
+
+    Raises:
+        ConfigError: It does not; the message lists those groups that do, for all of them.
+    """
+    if inputs % group:
+        fitting = [f"g{g}" for g in INT4_GROUPS if gcd(inputs, together) % g == 0]
+        remedy = f"groups that do: {', '.join(fitting)}" if fitting else "none of the groups does; use fp8 or int8"
+        raise ConfigError(f"int4:g{group} does not divide the {inputs} inputs of {name}; {remedy}")
 
 
 def _positive(scale: Tensor) -> Tensor:

@@ -224,9 +224,16 @@ def test_given_scales(write, refused, scales, arm, says):
     assert says in refused(path)
 
 
-def test_a_group_that_does_not_divide_names_those_that_do(write, refused):
-    said = refused(write(arms={"bf16": TWO["bf16"], "kv": {"plan": "w=int4:g128"}}))
-    assert "128" in said and "32" in said
+def test_a_plan_that_does_not_fit_the_model_is_refused_before_anything_is_answered(write, refused, tmp_path):
+    said = refused(write(arms=TWO | {"int4": {"plan": "w=int4:g128"}}))
+    assert said.startswith("error: arm int4: int4:g128 does not divide the ") and "groups that do: g32" in said
+    assert rows(tmp_path / "r.sqlite", "runs") == 0
+
+
+def test_as_stored_of_a_model_that_is_not_quantized_is_refused(write, refused):
+    assert "is not quantized, so that w=stored is w=bf16" in refused(
+        write(arms={"bf16": TWO["bf16"], "published": {"plan": "w=stored"}})
+    )
 
 
 def test_a_candidate_that_is_the_baseline_in_other_words_is_refused(write, refused):
