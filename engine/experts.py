@@ -102,9 +102,9 @@ class PlanExperts(nn.Module):
     def asks(self) -> bool:
         """Whether `forward` asks which experts were hit: where a matrix has no Triton product, or experts differ."""
         if self._alike is None:
-            kernels = {(part, matrix.fmt.kernel) for (_, part), matrix in self.matrices.items()}
+            forms = {(part, matrix.fmt.kernel, _form(matrix)) for (_, part), matrix in self.matrices.items()}
             launched = all(matrix.launch is not None for matrix in self.matrices.values())
-            self._alike = launched and len(kernels) == len({part for part, _ in kernels})
+            self._alike = launched and len(forms) == len({part for part, *_ in forms})
         return not self._alike
 
     def named_matrices(self) -> Iterator[tuple[str, PlanMatrix]]:
@@ -183,6 +183,11 @@ class PlanExperts(nn.Module):
         ran(f"linear.{kernel}.triton")
         y = GROUPED[kernel](rows.contiguous(), counts, *self._stacked[part])
         return (y if bias is None else y + bias).to(rows.dtype)
+
+
+def _form(matrix: PlanMatrix) -> tuple[Any, ...]:
+    """What matrices have alike that lie stacked: a checkpoint's own may differ in groups and in types of scales."""
+    return tuple((tensor.dtype, tensor.shape) for tensor in matrix.packed_tensors())
 
 
 def hold_routers(model: PreTrainedModel) -> None:

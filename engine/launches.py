@@ -21,7 +21,7 @@ LAUNCHES: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "fp8_block128_w8a8": lambda x, held: linear_fp8(x, held.codes, held.scale, "block", held.skipped),
     "fp8_w8a16": lambda x, held: linear_fp8_w8a16(x, held.codes, held.scale, "channel"),
     "int8_w8a8": lambda x, held: linear_int8(x, held.codes, held.scale),
-    "int4_w4a16": lambda x, held: linear_int4(x, held.packed, held.scale, held.minimum),
+    "int4_w4a16": lambda x, held: linear_int4(x, held.packed, held.scale, held.offset),
     "nvfp4_w4a4": lambda x, held: linear_nvfp4_w4a4(x, held.codes, held.scale, held.divisor),
     "nvfp4_w4a16": lambda x, held: linear_nvfp4(x, held.codes, held.scale, held.divisor),
 }

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors held against its model's definition: from names and shapes, nothing is read."""
+"""A checkpoint's tensors held against its model's definition: from names and shapes, no matrix is read."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from evalsvc.errors import EngineError
 
-from .checkpoint.base import Checkpoint
+from .checkpoint.base import Checkpoint, StoredTensor
 from .experts import is_experts, is_router
 from .placing import Placed, expert_shapes, place
 
@@ -58,7 +58,7 @@ def matched(checkpoint: Checkpoint, model: PreTrainedModel) -> Iterator[Placed]:
     for one in placed(checkpoint, experts):
         stored, name = one.stored, one.name
         if name not in expected:
-            if any(re.search(pattern, stored.name) for pattern in ignored):
+            if any(re.search(pattern, stored.name) for pattern in ignored) or _adds_nothing(stored, name, expected):
                 continue
             if name in stacked:
                 raise EngineError(f"model {stored.file}: tensor {stored.name} has shape {stored.shape}")
@@ -72,3 +72,10 @@ def matched(checkpoint: Checkpoint, model: PreTrainedModel) -> Iterator[Placed]:
     missing = sorted(set(expected) - found - ({f"{HEAD}.weight"} if is_tied(model) else set()))
     if missing:
         raise EngineError(f"model {checkpoint.path}: tensor {missing[0]} is missing ({len(missing)} in all)")
+
+
+def _adds_nothing(stored: StoredTensor, name: str, expected: Mapping[str, Any]) -> bool:
+    """Whether it is a bias of zeros that the model does not have: some quantizers write one beside every matrix."""
+    layer = name.removesuffix(".bias")
+    named = layer != name and (layer in expected or f"{layer}.weight" in expected)
+    return named and not bool(stored.read().any())

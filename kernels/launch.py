@@ -23,10 +23,12 @@ _PROGRAMS = 256  # two for each multiprocessor of a large GPU
 _MOST_PARTS = 8
 _DTYPES = {
     "bf16": torch.bfloat16,
+    "fp16": torch.float16,
     "fp32": torch.float32,
     "fp8": torch.float8_e4m3fn,
     "uint8": torch.uint8,
     "int8": torch.int8,
+    "int16": torch.int16,
     "int32": torch.int32,
 }
 

@@ -15,17 +15,19 @@ from .decoding import e2m1_value, e4m3_value
 from .jit import constexpr, dot, jit, tl, to_bf16
 from .launch import Shape, add_parts, cut_rows, shape_for
 
-SYMMETRIC, ASYMMETRIC, E2M1 = 0, 1, 2
+SYMMETRIC, ASYMMETRIC, E2M1, ZEROS = 0, 1, 2, 3
 
 
 @jit
-def _values(words, scale, minimum, KIND: constexpr):
+def _values(words, scale, offset, KIND: constexpr):
     """Words of shape (OUT, STEP / 8) and what goes with each of them -> values of shape (OUT, STEP), bf16."""
     codes = (words[:, :, None] >> (tl.arange(0, 8) * 4)[None, None, :]) & 0xF
     if KIND == 2:
         values = e2m1_value(codes) * e4m3_value(scale)[:, :, None]
     elif KIND == 1:
-        values = codes.to(tl.float32) * scale.to(tl.float32)[:, :, None] + minimum.to(tl.float32)[:, :, None]
+        values = codes.to(tl.float32) * scale.to(tl.float32)[:, :, None] + offset.to(tl.float32)[:, :, None]
+    elif KIND == 3:
+        values = (codes - offset.to(tl.int32)[:, :, None]).to(tl.float32) * scale.to(tl.float32)[:, :, None]
     else:
         values = (codes - 8).to(tl.float32) * scale.to(tl.float32)[:, :, None]
     return to_bf16(tl.reshape(values, (values.shape[0], values.shape[1] * 8)))
@@ -36,7 +38,7 @@ def _linear(
     x,
     words,
     scale,
-    minimum,
+    offset,
     y,
     tile_expert,
     tile_first,
@@ -74,7 +76,7 @@ def _linear(
                 at = of[:, None] * (inputs // GROUP) + (start + word[None, :] * 8) // GROUP
                 held = tl.load(words + of[:, None] * (inputs // 8) + start // 8 + word[None, :], mask=inside, other=0)
                 each = tl.load(scale + at, mask=inside, other=0)
-                least = tl.load(minimum + at, mask=inside, other=0) if KIND == 1 else each
+                least = tl.load(offset + at, mask=inside, other=0) if KIND == 1 or KIND == 3 else each
                 some = tl.load(
                     x + m[None, :].to(tl.int64) * inputs + start + k[:, None],
                     mask=(m[None, :] < end) & (start + k[:, None] < inputs),
@@ -88,7 +90,7 @@ def _linear(
 
 
 def linear_nibbles(
-    x: Tensor, words: Tensor, scale: Tensor, minimum: Tensor | None, kind: int, counts: Tensor | None = None
+    x: Tensor, words: Tensor, scale: Tensor, offset: Tensor | None, kind: int, counts: Tensor | None = None
 ) -> Tensor:
     """Launches the product; arguments were checked by `linear_int4` or `linear_nvfp4`.
 
@@ -96,7 +98,7 @@ def linear_nibbles(
         x: bf16. Shape: (rows, in).
         words: int32. Shape: (out, in / 8), or (experts, out, in / 8).
         scale: One for each group of inputs. Shape: as `words`, but its last dimension in / group.
-        minimum: As `scale`, where `kind` is ASYMMETRIC.
+        offset: As `scale`, where `kind` is ASYMMETRIC (minima) or ZEROS (zero points).
         kind: What a code's value is.
         counts: Rows of each expert, where there are experts; rows are sorted by them.
 
@@ -114,7 +116,7 @@ def linear_nibbles(
         x,
         words,
         scale,
-        scale if minimum is None else minimum,
+        scale if offset is None else offset,
         y,
         *tiles,
         rows,
@@ -137,9 +139,9 @@ def nibble_shape(rows: int, out: int, inputs: int) -> Shape:
 
 def signature(name: str, kind: int, group: int, shape: Shape, grouped: bool) -> Signature:
     """One configuration, for `compiling`."""
-    scale = "*u8" if kind == E2M1 else "*bf16"
+    scale = {E2M1: "*u8", ZEROS: "*fp16"}.get(kind, "*bf16")
     tile = "*i32" if grouped else "*bf16"
-    types = {"x": "*bf16", "words": "*i32", "scale": scale, "minimum": scale, "y": "*fp32"}
+    types = {"x": "*bf16", "words": "*i32", "scale": scale, "offset": "*i16" if kind == ZEROS else scale, "y": "*fp32"}
     types |= {"tile_expert": tile, "tile_first": tile, "tile_end": tile, "rows": "i32", "out": "i32", "inputs": "i32"}
     constants = {"GROUP": group, "KIND": kind, "GROUPED": grouped} | shape.constants
     aligned = tuple(name for name in types if name != "rows")

@@ -4,7 +4,8 @@
     asymmetric:  scale = (max - min) / 15,        code = clamp(round((w - min) / scale), 0, 15),  w = code * scale + min
 
 Scales and minima are bf16, one per group of inputs, as int4 weight-only kernels hold them (torch's
-`_weight_int4pack_mm` has the same pair).
+`_weight_int4pack_mm` has the same pair). Checkpoints may have scales in fp16, and zero points in place of minima,
+w = (code - zero) * scale: those are held as they are, in as many bytes.
 """
 
 from dataclasses import dataclass
@@ -25,21 +26,21 @@ class Int4Weight:
 
     Attributes:
         packed: Shape: (out, in / 8), int32.
-        scale: Shape: (out, in / group), bf16.
-        minimum: As `scale`, or None when symmetric.
+        scale: Shape: (out, in / group), bf16 or fp16.
+        offset: Minima in bf16 or zero points in int16, as `scale`; None when symmetric.
     """
 
     packed: Tensor
     scale: Tensor
-    minimum: Tensor | None
+    offset: Tensor | None
 
     def rows(self, some: slice) -> "Int4Weight":
         """Some rows of the matrix."""
-        return Int4Weight(self.packed[some], self.scale[some], None if self.minimum is None else self.minimum[some])
+        return Int4Weight(self.packed[some], self.scale[some], None if self.offset is None else self.offset[some])
 
     def tensors(self) -> list[Tensor]:
         """What a device would hold."""
-        return [t for t in (self.packed, self.scale, self.minimum) if t is not None]
+        return [t for t in (self.packed, self.scale, self.offset) if t is not None]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -50,11 +51,11 @@ class Int4Weight:
     def stored(self) -> str:
         """The format as the tensors alone tell it, spelled as `WeightFormat.stored`."""
         group = self.packed.shape[1] * 8 // self.scale.shape[1]
-        return f"int4:g{group}:{'sym' if self.minimum is None else 'asym'}"
+        return f"int4:g{group}:{'sym' if self.offset is None else 'asym'}"
 
     def dequantize(self) -> Tensor:
         """Shape: (out, in), fp32."""
-        return int4_values(self.packed, self.scale, self.minimum)
+        return int4_values(self.packed, self.scale, self.offset)
 
 
 def quantize_int4(weight: Tensor, group: int, symmetric: bool, name: str = "weight") -> Int4Weight:

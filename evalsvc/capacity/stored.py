@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalsvc.engine.checkpoint.compressed_config import METHOD, CompressedConfig, quantization_of, read_compressed
+from evalsvc.engine.checkpoint.gptq_config import METHOD as GPTQ
+from evalsvc.engine.checkpoint.gptq_config import GptqConfig, read_gptq
 from evalsvc.engine.precision import FP8_BLOCK, WeightFormat
 from evalsvc.errors import CapabilityError
 
@@ -21,6 +23,7 @@ class Stored:
     def __init__(self, config: Mapping[str, Any], name: str):
         self._asked, self._name = quantization_of(config), name
         self._compressed: CompressedConfig | None = None
+        self._gptq: GptqConfig | None = None
 
     def format_of(self, module: str) -> WeightFormat:
         """What a linear is stored in; plain numbers are bf16.
@@ -34,6 +37,8 @@ class Stored:
         method = asked.get("quant_method") if isinstance(asked, Mapping) else asked
         if method == METHOD:
             return self._of_group(asked, module)
+        if method == GPTQ:
+            return self._of_words(asked, module)
         if method == "fp8" and asked.get("weight_block_size") == [FP8_BLOCK, FP8_BLOCK]:
             left = asked.get("modules_to_not_convert") or []
             return BF16 if any(_is_of(module, key) for key in left) else WeightFormat("fp8", "w8a8", FP8_BLOCK)
@@ -49,6 +54,19 @@ class Stored:
         if found is None:
             raise self._refusal(f"{module} is stored as {group}, which with its activations is no plan's format")
         return found
+
+    def _of_words(self, asked: Mapping[str, Any], module: str) -> WeightFormat:
+        try:
+            self._gptq = self._gptq or read_gptq(asked)
+        except CapabilityError as error:
+            raise self._refusal(str(error)) from None
+        words = self._gptq.words_of(module)
+        if words is None:
+            return BF16
+        if words.own_format is None or self._gptq.ordered:
+            order = ", inputs in another order" if self._gptq.ordered else ""
+            raise self._refusal(f"{module} is stored as {words}{order}, which is no plan's format")
+        return words.own_format
 
     def _refusal(self, reason: str) -> CapabilityError:
         return CapabilityError(f"{self._name}: {reason}; name a weights format in place of `stored`")

@@ -60,8 +60,8 @@ def test_symmetric_int4_errs_by_half_a_step(group):
 def test_asymmetric_int4_errs_by_half_a_step_and_the_roundings_of_its_ends(group):
     w = weights() + 3
     held = quantize_int4(w, group, False)
-    assert held.minimum is not None
-    step, low = (t.float().repeat_interleave(group, dim=1) for t in (held.scale, held.minimum))
+    assert held.offset is not None
+    step, low = (t.float().repeat_interleave(group, dim=1) for t in (held.scale, held.offset))
     error = (held.dequantize() - w).abs()
     assert bool((error <= step * (0.5 + 15 * BF16_HALF_STEP) + low.abs() * BF16_HALF_STEP).all())
     assert len(held.dequantize()[0, :group].unique()) <= 16

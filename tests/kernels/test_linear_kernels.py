@@ -67,6 +67,17 @@ def int4(out: int, inputs: int, group: int, symmetric: bool, seed: int = 0) -> C
     return Case(linear_int4, linear_int4_torch, (packed, scale, least), matrix)
 
 
+def int4_zeros(out: int, inputs: int, group: int, seed: int = 0) -> Case:
+    """Zero points, and scales in fp16 (GPTQ, AWQ)."""
+    packed, scale, _ = int4(out, inputs, group, True, seed).held
+    scale = scale.half()
+    zero = torch.randint(0, 17, scale.shape, generator=randoms(seed + 3), dtype=torch.int16)
+    codes = torch.stack([(packed >> (4 * i)) & 0xF for i in range(8)], dim=-1).flatten(1)
+    wide, shift = (t.double().repeat_interleave(group, 1) for t in (scale, zero))
+    matrix = ((codes - shift) * wide).float().bfloat16().double()
+    return Case(linear_int4, linear_int4_torch, (packed, scale, zero), matrix)
+
+
 def nvfp4(out: int, inputs: int, seed: int = 0) -> Case:
     codes = torch.randint(0, 16, (out, inputs), generator=randoms(seed))
     scale = quantize_e4m3(torch.rand(out, inputs // 16, generator=randoms(seed + 1)) * 400, 1.0)
@@ -116,6 +127,7 @@ CASES = {
     "int4 g64 asym": (int4(64, 576, 64, False), (3, 16, 64)),
     "int4 g128 asym, parts": (int4(33, 2304, 128, False), (1, 15, 17)),
     "int4 g40": (int4(8, 40, 40, True), (1,)),
+    "int4 g32 zeros": (int4_zeros(40, 224, 32), (3, 16)),
     "nvfp4": (nvfp4(70, 1168), (1, 15, 64)),
     "nvfp4 small": (nvfp4(130, 48), (3, 17)),
     "fp8 tensor": (fp8(70, 576, "tensor"), (1, 17)),
@@ -178,7 +190,7 @@ def test_twice_the_activations_are_twice_the_result_and_half_the_scale_undoes_it
     codes, scale, *rest = case.on_device()
     once, twice = case.kernel(x, codes, scale, *rest), case.kernel(2 * x, codes, scale, *rest)
     assert torch.equal(twice, 2 * once) and not torch.equal(twice, once)
-    if case.kernel is linear_int4 and rest[0] is not None:
+    if case.kernel is linear_int4 and rest[0] is not None and rest[0].is_floating_point():
         rest = [rest[0] / 2]
     if case.kernel is linear_nvfp4:  # its block scales are e4m3: the global is the scale that can be halved freely
         assert torch.equal(case.kernel(2 * x, codes, scale, 2 * rest[0]), once)

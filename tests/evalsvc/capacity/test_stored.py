@@ -41,6 +41,8 @@ INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "sy
 FP8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
 
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+
 
 def placed(config: dict[str, Any], plan: str, devices: Devices = GPUS):
     return place(model_of(config, "here"), parse_plan(plan).decode, devices)
@@ -122,6 +124,31 @@ def test_a_head_is_packed_where_the_files_have_it_so():
     assert found == [placed(config, plan).weights for plan in ("w=fp8:w8a16", "w=fp8:w8a16:lm_head")]
 
 
+@pytest.mark.parametrize(
+    ("fields", "plan"),
+    [
+        ({}, "w=int4:g128"),
+        ({"sym": False, "group_size": 32}, "w=int4:g32:asym"),
+        ({"bits": 8, "group_size": -1}, "w=int8:w8a16"),
+        ({"lm_head": True}, "w=int4:g128:lm_head"),
+    ],
+)
+def test_gptq_is_the_plans_format_that_has_its_codes(fields, plan):
+    config = read_json("llama-3.1-8b")
+    found = placed(config | {"quantization_config": GPTQ | fields}, "w=stored").weights
+    assert found == placed(config, plan).weights
+
+
+def test_what_a_pattern_of_gptq_leaves_out_is_bf16():
+    config = read_json("qwen3-30b-a3b")
+    left = GPTQ | {"dynamic": {r"-:.*self_attn": {}, r".*experts\.[0-9]\.": {"group_size": 32}}}
+    found = placed(config | {"quantization_config": left}, "w=stored", Devices()).weights
+    bf16, wide, narrow = (placed(config, f"w={w}", Devices()).weights for w in ("bf16", "int4:g128", "int4:g32"))
+    ten = 10 / config["num_experts"]
+    assert found["attention"] == bf16["attention"]
+    assert found["experts"] == narrow["experts"] * ten + wide["experts"] * (1 - ten)
+
+
 def read_json(name: str) -> dict[str, Any]:
     return json.loads((Path(model_of.__code__.co_filename).parent / "models" / f"{name}.json").read_text())
 
@@ -131,7 +158,10 @@ def read_json(name: str) -> dict[str, Any]:
     [
         (compressed(INT4 | {"symmetric": False}), "is stored as pack-quantized (4 bits, one scale a group of 32, zero"),
         (compressed(INT4, format="marlin-24"), "has format 'marlin-24' in group group_0"),
-        ({"quant_method": "gptq"}, "stored by 'gptq' in a way that no plan's format is"),
+        ({"quant_method": "bitsandbytes"}, "stored by 'bitsandbytes' in a way that no plan's format is"),
+        ({"quant_method": "gptq"}, "it is stored by gptq, and its quantization_config has bits 0"),
+        (GPTQ | {"bits": 8}, "is stored as gptq (8 bits, one scale a group of 128), which is no plan's format"),
+        (GPTQ | {"desc_act": True}, "one scale a group of 128), inputs in another order, which is no plan's format"),
         ({"quant_method": "mxfp4"}, "stored by 'mxfp4'"),
     ],
 )

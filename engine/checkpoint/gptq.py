@@ -1,0 +1,135 @@
+"""GPTQ's files: `X.qweight`, its codes along the inputs, `X.qzeros`, `X.scales` and the group of each input, `X.g_idx`.
+
+Files of the format's first version hold zero points less one. One of 0 has no such code: files that have all ones in
+its place are taken for 0, for 16 or for a carry into the neighbour, by one reader or another, and refused here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evalsvc.errors import CapabilityError, EngineError
+
+from .base import StoredTensor
+from .gptq_config import V1, V2, GptqConfig
+from .words import PLAIN, WORD, InWords, codes_along_inputs, codes_along_outputs, own_memory
+from .words_config import Words
+
+CODES = (".qweight",)
+SIDES = (".qzeros", ".scales", ".g_idx")
+ZERO, SCALE, ORDER = SIDES
+WHOLE = ".weight"
+
+
+def join(config: GptqConfig, name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> StoredTensor:
+    """The matrix that codes and what goes with them stand for.
+
+    Args:
+        config: The quantization_config.
+        name: Of the matrix.
+        codes: As stored.
+        sides: By ending.
+
+    Raises:
+        CapabilityError: Zero points that are read in several ways.
+        EngineError: Tensors that are missing, or do not belong together or to the quantization_config.
+    """
+    words = config.words_of(name.removesuffix(WHOLE))
+    if words is None:
+        reason = f"tensor {codes.name} is quantized, which the quantization_config of config.json says it is not"
+        raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
+    for side in (ZERO, SCALE, *([ORDER] if config.ordered else [])):
+        if side not in sides:
+            raise EngineError(f"model {codes.file}: tensor {codes.name} has no {side} beside it; fetch the model again")
+    if not _fits(words, codes, sides):
+        found = ", ".join(f"{t.name.rpartition('.')[2]} {tuple(t.shape)}" for t in (codes, *sides.values()))
+        reason = f"tensor {codes.name} is no {words}, which config.json says it is ({found})"
+        raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
+    shape = (codes.shape[1], codes.shape[0] * WORD // words.bits)
+    _check_zeros(words, config.version, sides[ZERO], shape[0])
+    group = _order(words, shape[1], sides)
+    scale, added = sides[SCALE], int(config.version == V1)
+    return Gptq(codes.file, name, shape, scale.dtype, words, codes, scale, sides[ZERO], group, added)
+
+
+@dataclass(frozen=True)
+class Gptq(InWords):
+    """Such a matrix.
+
+    Attributes:
+        added: What a zero point is more than its code.
+    """
+
+    added: int
+
+    def numbers(self, start: int, stop: int) -> Tensor:
+        """As in `InWords`."""
+        return codes_along_inputs(self._columns(start, stop), self.words.bits)
+
+    def zeros(self, start: int, stop: int) -> Tensor:
+        """As in `InWords`."""
+        return codes_along_outputs(self.zero.rows(slice(None)), self.words.bits, start, stop) + self.added
+
+    def packed_words(self, start: int, stop: int) -> Tensor:
+        """As in `InWords`: the file's own words, turned."""
+        return own_memory(self._columns(start, stop).T)
+
+    def _columns(self, start: int, stop: int) -> Tensor:
+        return self.codes.rows(slice(None))[:, start:stop]
+
+
+def _fits(words: Words, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> bool:
+    """Whether types and shapes are those of such a matrix."""
+    zero, scale, order = (sides.get(side) for side in SIDES)
+    assert zero is not None and scale is not None
+    if len(codes.shape) != 2 or (codes.dtype, zero.dtype) != (torch.int32, torch.int32) or scale.dtype not in PLAIN:
+        return False
+    inputs, out = codes.shape[0] * WORD // words.bits, codes.shape[1]
+    groups = -(-inputs // words.size) if words.size else 1
+    if order is not None and (order.dtype not in (torch.int32, torch.int64) or order.shape != (inputs,)):
+        return False
+    return scale.shape == (groups, out) and zero.shape == (groups, -(-out * words.bits // WORD))
+
+
+def _order(words: Words, inputs: int, sides: Mapping[str, StoredTensor]) -> Tensor | None:
+    """The group of each input, where the file has others than the order of inputs gives."""
+    if ORDER not in sides:
+        return None
+    group = sides[ORDER].rows(slice(None)).long()
+    if int(group.min()) < 0 or int(group.max()) >= sides[SCALE].shape[0]:
+        stored = sides[ORDER]
+        reason = f"tensor {stored.name} names groups that {sides[SCALE].name} does not have"
+        raise EngineError(f"model {stored.file}: {reason}; fetch the model again")
+    return None if torch.equal(group, torch.arange(inputs) // (words.size or inputs)) else group.clone()
+
+
+def _check_zeros(words: Words, version: str, zero: StoredTensor, out: int) -> None:
+    middle, ones = 2 ** (words.bits - 1), 2**words.bits - 1
+    places, where = (
+        list(_places(zero.rows(slice(None)), words.bits, out)),
+        f"model {zero.file}: zero points {zero.name}",
+    )
+    if not words.symmetric:
+        if version == V1 and any(bool((place == ones).any()) for place in places):
+            raise CapabilityError(
+                f"{where} hold {ones}, which readers of {V1} take for several numbers; store it as {V2}"
+            )
+        return
+    other = V2 if version == V1 else V1
+    held, foreign = (middle - (one == V1) for one in (version, other))
+    if all(bool((place == held).all()) for place in places):
+        return
+    if all(bool((place == foreign).all()) for place in places):
+        remedy = f"write checkpoint_format: {other} into its quantization_config if it is one"
+        raise EngineError(f"{where} are those of a {other} file, and config.json says {version}; {remedy}")
+    remedy = "write sym: false into its quantization_config if they are right"
+    raise EngineError(f"{where} are not all {middle}, and config.json says sym: true; {remedy}")
+
+
+def _places(words: Tensor, bits: int, out: int) -> Iterator[Tensor]:
+    """Codes by their place in a word, of as many columns as there are."""
+    each = WORD // bits
+    for place in range(each):
+        yield (words[:, : -(-(out - place) // each)] >> place * bits) & (2**bits - 1)
