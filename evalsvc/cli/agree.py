@@ -4,19 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
-from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
+from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db, Json
 
 
 def agree(
-    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=ADDRESS_HELP)],
+    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=TOGETHER_HELP)],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="As the baseline.")],
     examples: Annotated[int, typer.Option(min=0, metavar="N", help="Show the first N answers that differ.")] = 0,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
     """Show how many generated answers of a candidate are the baseline's, and where the others part.
-
-    Two names without a run are arms of the latest finished run that has both, where one has.
 
     For prompts of your own, which no gold answer judges, and for every other generated answer. Two runs of one arm
     that only batch otherwise may differ too: where the baseline has an A/A, its figures stand beside. Another text is
@@ -27,14 +25,14 @@ def agree(
       evalsvc agree bf16 int4 --examples 3
     """
     from evalsvc.agreement import compare
-    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.common import named_arms, print_json, stdout_console
     from evalsvc.errors import EXIT_INVALID
     from evalsvc.store.answers import answers
-    from evalsvc.store.queries import aa_of, resolve_two
+    from evalsvc.store.queries import aa_of
     from evalsvc.store.session import open_store
 
     with open_store(db, read_only=True) as store:
-        arms = resolve_two(store, baseline, candidate)
+        arms = named_arms(store, baseline, candidate)
         again = aa_of(store, arms[0].run_id)
         again = again if again is not None and again.fingerprint == arms[0].fingerprint else None
         held = [answers(store, arm) for arm in arms]

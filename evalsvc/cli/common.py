@@ -17,9 +17,15 @@ from evalsvc.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from evalsvc.store.records import ArmRecord
+    from evalsvc.store.session import Store
+
 DEFAULT_DB = "results/evalsvc.sqlite"
 DEFAULT_JOBS = "jobs.yaml"
 ADDRESS_HELP = "RUN:ARM, @NAME of a promoted baseline, or ARM of its latest finished run."
+TOGETHER_HELP = (
+    "RUN:ARM, @NAME of a promoted baseline, or ARM; ARMs alone: of the latest finished run that has them all."
+)
 
 Db = Annotated[
     str, typer.Option("--db", envvar="EVALSVC_DB", metavar="PATH", help="Database of the runs.", show_envvar=True)
@@ -132,3 +138,17 @@ def stdout_console() -> "Console":
 def note(message: str) -> None:
     """One line to stderr, beside the result."""
     print(one_line(message), file=sys.stderr)
+
+
+def named_arms(store: "Store", *addresses: str) -> tuple["ArmRecord", ...]:
+    """The arms of several addresses; says of which run they are where several could be meant.
+
+    Raises:
+        ConfigError: As `store.addresses.resolve_arms`.
+    """
+    from evalsvc.store.addresses import resolve_arms
+
+    named = resolve_arms(store, addresses)
+    if named.shared:
+        note(named.shared)
+    return named.arms

@@ -4,19 +4,17 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
+from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db, Json
 
 
 def compare(
-    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=ADDRESS_HELP)],
+    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=TOGETHER_HELP)],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="As the baseline.")],
     policy: Annotated[str | None, typer.Option(metavar="FILE", help="Policy file; else 1 point, guards 5.")] = None,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
     """Show what a candidate lost and gained, by suite and family.
-
-    Two names without a run are arms of the latest finished run that has both, where one has.
 
     A look, not a gate: exits 0 whatever the verdict, 4 when no item was answered by both, 2 for mistakes; stores
     nothing.
@@ -25,17 +23,16 @@ def compare(
     Example:
       evalsvc compare bf16 int4
     """
-    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.common import named_arms, print_json, stdout_console
     from evalsvc.cli.deciding import decide_stored
     from evalsvc.errors import EXIT_INVALID
     from evalsvc.policy import Policy, load_policy
-    from evalsvc.store.queries import resolve_two
     from evalsvc.store.session import open_store
 
     rules = load_policy(policy) if policy else Policy(name="default", proof="declared")
     with open_store(db, read_only=True) as store:
-        arms = resolve_two(store, baseline, candidate)
-        decision = decide_stored(store, *arms, rules)
+        base, cand = named_arms(store, baseline, candidate)
+        decision = decide_stored(store, base, cand, rules)
     if json:
         print_json(decision.to_json())
     else:

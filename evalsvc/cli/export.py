@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db
+from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db
 
 
 def export(
-    arm: Annotated[str, typer.Argument(metavar="ARM", help=ADDRESS_HELP)],
+    arm: Annotated[str, typer.Argument(metavar="ARM", help=TOGETHER_HELP)],
     against: Annotated[
         str | None, typer.Option("--against", metavar="ADDRESS", help="A baseline: one row an item, with both values.")
     ] = None,
@@ -32,10 +32,9 @@ def export(
     """
     import sys
 
-    from evalsvc.cli.common import refuse_unwritable, replacing
+    from evalsvc.cli.common import named_arms, refuse_unwritable, replacing
     from evalsvc.errors import ConfigError
     from evalsvc.exporting import pair_rows, sample_rows, token_rows, write_csv, write_jsonl
-    from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
 
     if kind not in ("csv", "jsonl"):
@@ -46,13 +45,13 @@ def export(
     refuse_unwritable(out, keep=db)
     write = write_csv if kind == "csv" else write_jsonl
     with open_store(db, read_only=True) as store:
-        found = resolve_arm(store, arm)
+        found, *base = named_arms(store, *([arm] if against is None else [arm, against]))
         if tokens:
             rows = token_rows(store, found)
-        elif against is None:
+        elif not base:
             rows = sample_rows(store, found, texts=kind == "jsonl")
         else:
-            rows = pair_rows(store, resolve_arm(store, against), found)
+            rows = pair_rows(store, base[0], found)
         if out is None:
             write(rows, sys.stdout)
             return

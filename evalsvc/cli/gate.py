@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json, PolicyFile
+from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db, Json, PolicyFile
 
 
 def gate(
     policy: PolicyFile,
-    baseline: Annotated[str, typer.Option(metavar="ADDRESS", help=ADDRESS_HELP)],
+    baseline: Annotated[str, typer.Option(metavar="ADDRESS", help=TOGETHER_HELP)],
     candidate: Annotated[list[str], typer.Option(metavar="ADDRESS", help="As the baseline; may be given again.")],
     families: Annotated[bool, typer.Option("--families", help="Also show each suite's families.")] = False,
     db: Db = DEFAULT_DB,
@@ -32,20 +32,18 @@ def gate(
     """
     from json import dumps
 
-    from evalsvc.cli.common import print_json, refuse_unwritable, stdout_console, write_file
+    from evalsvc.cli.common import named_arms, print_json, refuse_unwritable, stdout_console, write_file
     from evalsvc.cli.deciding import decide_stored
     from evalsvc.gate import combine_exit_codes
     from evalsvc.policy import load_policy
     from evalsvc.reports import to_junit, to_markdown
-    from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
     from evalsvc.store.writer import save_decision
 
     rules = load_policy(policy)
     refuse_unwritable(json_file, junit, markdown, keep=db)
     with open_store(db) as store:
-        base = resolve_arm(store, baseline)
-        named = [resolve_arm(store, address) for address in candidate]
+        base, *named = named_arms(store, baseline, *candidate)
         arms = list({arm.id: arm for arm in named}.values())  # one arm may have been given by two addresses
         decisions = [decide_stored(store, base, arm, rules) for arm in arms]
         for arm, made in zip(arms, decisions, strict=True):  # the baseline may have been stood in for

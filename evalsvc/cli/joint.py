@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
+from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db, Json
 
 
 def joint(
-    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=ADDRESS_HELP)],
+    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=TOGETHER_HELP)],
     candidates: Annotated[list[str], typer.Argument(metavar="CANDIDATE...", help="As the baseline; one or more.")],
     draws: Annotated[int, typer.Option(min=99, max=1_000_000, help="Of signs.")] = 9_999,
     db: Db = DEFAULT_DB,
@@ -26,15 +26,14 @@ def joint(
     """
     from dataclasses import asdict
 
-    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.common import named_arms, print_json, stdout_console
     from evalsvc.errors import ConfigError
     from evalsvc.joint import joint_drops
-    from evalsvc.store.queries import resolve_arm
     from evalsvc.store.session import open_store
 
     with open_store(db, read_only=True) as store:
-        base = resolve_arm(store, baseline)
-        arms = list({arm.id: arm for address in candidates for arm in [resolve_arm(store, address)]}.values())
+        base, *named = named_arms(store, baseline, *candidates)
+        arms = list({arm.id: arm for arm in named}.values())
         if base.id in {arm.id for arm in arms}:
             raise ConfigError(f"{base.address} is baseline and candidate; name other arms")
         rows = joint_drops(store, base, arms, draws=draws)
@@ -59,5 +58,6 @@ def joint(
         counts = (f"{row.lost:,}", f"{row.gained:,}", f"{row.n:,}")
         table.add_row(one_line(row.candidate), one_line(row.suite), *counts, format_points(row.drop), format_p(row.p))
     console = stdout_console()
+    adjusted = f"all {len(rows)} rows" if len(rows) > 1 else "one row"
     console.print(table)
-    console.print(f"drop in points, positive is worse; p one-sided, adjusted for all {len(rows)} rows")
+    console.print(f"drop in points, positive is worse; p one-sided, adjusted for {adjusted}")

@@ -135,31 +135,6 @@ def resolve_arm(store: Store, address: str) -> ArmRecord:
     raise ConfigError(f"there is no arm '{address}' in {store.name}; it has {_listed(names)}{hint}")
 
 
-def resolve_two(store: Store, baseline: str, candidate: str) -> tuple[ArmRecord, ArmRecord]:
-    """The two arms that a person means; two arms' names alone are those of the latest finished main run that has both.
-
-    Where no finished run has both, and where an address names its run or a promoted baseline, each is found on its own.
-
-    Raises:
-        ConfigError: As `resolve_arm`.
-    """
-    if _is_bare(baseline) and _is_bare(candidate):
-        by_run: dict[int, dict[str, ArmRecord]] = {}
-        for arm in arms(store):
-            if arm.run_kind == "main" and arm.run_status == "finished":
-                by_run.setdefault(arm.run_id, {})[arm.name] = arm
-        both = [run_id for run_id, held in by_run.items() if baseline in held and candidate in held]
-        if both:
-            held = by_run[max(both)]
-            return held[baseline], held[candidate]
-    return resolve_arm(store, baseline), resolve_arm(store, candidate)
-
-
-def _is_bare(address: str) -> bool:
-    head, colon, _ = address.partition(":")
-    return not address.startswith("@") and not (colon and head.isdecimal())
-
-
 def _meant(store: Store, address: str, known: Sequence[ArmRecord]) -> str:
     """What a person who typed the name of no arm may have meant; empty where nothing is near."""
     if any(record.current and record.name == address for record in baselines(store)):

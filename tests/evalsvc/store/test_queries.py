@@ -106,25 +106,6 @@ def test_a_bare_arm_is_that_of_the_latest_finished_main_run(store, build):
         queries.resolve_arm(store, "new")
 
 
-def test_two_bare_arms_are_those_of_the_latest_finished_main_run_that_has_both(store, build):
-    def found(*addresses):
-        return [arm.address for arm in queries.resolve_two(store, *addresses)]
-
-    first, _ = build.finished("base", "cand")
-    second, _ = build.finished("base", "cand")
-    third, _ = build.finished("base", "other")
-    build.finished("base", "cand", kind="aa", linked_run_id=second)
-    unfinished = build.run()
-    build.arm(unfinished, "base")
-    build.arm(unfinished, "cand")
-    assert found("base", "cand") == [f"{second}:base", f"{second}:cand"]
-    assert found("cand", "other") == [f"{second}:cand", f"{third}:other"], "no run has both: each on its own"
-    assert found(f"{first}:base", "cand") == [f"{first}:base", f"{second}:cand"]
-    assert found("base", f"{first}:cand") == [f"{third}:base", f"{first}:cand"]
-    with pytest.raises(ConfigError, match="there is no arm 'nobody'"):
-        found("base", "nobody")
-
-
 def test_who_typed_a_run_or_a_promoted_name_is_told_how_to_write_it(store, build):
     first, (base, _) = build.finished("base", "cand")
     build.finished("other")
