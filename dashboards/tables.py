@@ -70,7 +70,11 @@ def repeat_line(view: RunView) -> str:
         text = f"A/A {escape(repeat.address)}: no gate has compared it yet."
     else:
         lost, gained, n = (int(repeat.checked[name]) for name in ("lost", "gained", "n"))
-        discordance = f"<b>{points(100 * (lost + gained) / n)} points</b> of {n} items flipped"
+        discordance = (
+            "no item can be counted"
+            if not n
+            else f"<b>{points(100 * (lost + gained) / n)} points</b> of {n} items flipped"
+        )
         text = f"A/A (baseline against itself, {escape(repeat.address)}): {discordance} (b {lost}, c {gained})."
     return f'{STYLE}<div class="ev"><div class="ev-note">{text}</div></div>'
 

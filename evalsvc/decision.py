@@ -6,7 +6,7 @@ from typing import Any
 
 from evalsvc.budgets import LimitResult
 from evalsvc.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PASS, EXIT_REGRESSED
-from evalsvc.row import Row, plain_json
+from evalsvc.row import Row, format_points, plain_json
 from evalsvc.signals import SuiteSignal
 from evalsvc.store.records import ArmRecord
 
@@ -68,24 +68,50 @@ class ArmFace:
 
 @dataclass(frozen=True, kw_only=True)
 class AAResult:
-    """The baseline against itself under another order and other batches: a check of the instrument, no verdict."""
+    """An arm against itself under another order and other batches: a check of the instrument, no verdict.
+
+    Attributes:
+        address: The arm in its second run.
+        of: The arm in its first run; empty where nobody said it.
+        n: Items that it counts; 0 where none of those that were asked again can be.
+        lost: Of them right in the first run only.
+        gained: Of them right in the second run only.
+        p: One-sided p against "nothing is lost", 1.0 without items.
+        p_gain: The same in the other direction.
+        left_out: Items that were asked again and are not counted: how many of each suite, and why.
+    """
 
     address: str
+    of: str = ""
     n: int
     lost: int
     gained: int
     p: float
     p_gain: float
+    left_out: tuple[str, ...] = ()
 
     @property
-    def discordance(self) -> float:
-        """Share of items that flipped though nothing differed."""
-        return (self.lost + self.gained) / self.n
+    def discordance(self) -> float | None:
+        """Share of items that flipped though nothing differed; None without items."""
+        return (self.lost + self.gained) / self.n if self.n else None
 
     @property
-    def found(self) -> dict[str, float | bool]:
+    def in_words(self) -> str:
+        """What was counted, and what was not, in points."""
+        uncounted = "; ".join(self.left_out)
+        if self.discordance is None:
+            look = f"; `evalsvc agree {self.of} {self.address}` compares its answers" if self.of else ""
+            return f"was run, and none of its items can be counted ({uncounted}){look}"
+        counts = f"lost {self.lost:,}, gained {self.gained:,} of {self.n:,}"
+        return f"{counts} (discordance {format_points(self.discordance)} points)" + (
+            f"; not counted: {uncounted}" if uncounted else ""
+        )
+
+    @property
+    def found(self) -> dict[str, float | bool | None]:
         """Discordance in points, and whether the check failed."""
-        return {"discordance_points": 100 * self.discordance, "failed": self.failed}
+        points = None if self.discordance is None else 100 * self.discordance
+        return {"discordance_points": points, "failed": self.failed}
 
     @property
     def failed(self) -> bool:

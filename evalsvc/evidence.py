@@ -140,31 +140,52 @@ def _mean_scores(sides: Sequence[Side]) -> dict[str, float]:
     return {metric: sum(side.scores[metric] for side in sides) / len(sides) for metric in shared}
 
 
-def check_aa(pairs: Sequence[Pair], address: str = "", policy: Policy | None = None) -> AAResult | None:
-    """Compares the baseline with its second run; None when no item can be paired.
+def check_aa(
+    pairs: Sequence[Pair], address: str = "", policy: Policy | None = None, *, of: str = ""
+) -> AAResult | None:
+    """Compares an arm with its second run; None when nothing of them is stored.
 
     Args:
         pairs: Of both runs.
         address: Of the second run.
         policy: Says which metrics are in units of their own: they are no part of it.
+        of: Address of the first run.
     """
-    known = [pair for pair in with_metric(pairs) if policy is None or not own_reading(pair, policy).in_units]
-    measured = measure_pairs(count_once(average_repeats(known), ()), alpha=0.05)
-    if measured is None:
+    if not pairs:
         return None
+    once = count_once(average_repeats(pairs), ())
+    reasons = [_not_in_an_aa(pair, policy) for pair in once]
+    measured = measure_pairs([pair for pair, reason in zip(once, reasons, strict=True) if not reason], alpha=0.05)
+    asked = Counter(pair.suite for pair in once)
+    out = Counter((pair.suite, reason) for pair, reason in zip(once, reasons, strict=True) if reason)
     return AAResult(
         address=address,
-        n=measured.n,
-        lost=measured.lost,
-        gained=measured.gained,
-        p=measured.p,
-        p_gain=measured.p_gain,
+        of=of,
+        n=0 if measured is None else measured.n,
+        lost=0 if measured is None else measured.lost,
+        gained=0 if measured is None else measured.gained,
+        p=1.0 if measured is None else measured.p,
+        p_gain=1.0 if measured is None else measured.p_gain,
+        left_out=tuple(
+            f"{count:,} of {asked[suite]:,} item{'s' * (asked[suite] != 1)} of {suite} {reason}"
+            for (suite, reason), count in sorted(out.items())
+        ),
     )
+
+
+def _not_in_an_aa(pair: Pair, policy: Policy | None) -> str:
+    """Why an A/A does not count an item; empty where it does."""
+    if not pair.metric:
+        return "without `check` or `constraints`"
+    if policy is not None and own_reading(pair, policy).in_units:
+        return "in units of their own"
+    return "" if read_pair(pair) is not None else "without a score in both runs"
 
 
 def aa_faults(first: ArmRecord, again: ArmRecord, pairs: Sequence[Pair], policy: Policy) -> list[str]:
     """Why a finished A/A run is no check of the instrument; empty when it is one. It is held to what an arm is."""
-    faults = find_faults(first, again, pairs, policy)
+    bare = not with_metric(pairs) and not with_mode(pairs, policy)  # as one that was not run: `check_aa` counts none
+    faults = [] if pairs and bare else find_faults(first, again, pairs, policy)
     if first.fingerprint != again.fingerprint:
         faults.append("the two runs of the baseline are not one arm (unequal fingerprints)")
     return [f"the A/A {again.address} cannot be used: {fault}" for fault in faults]

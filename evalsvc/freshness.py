@@ -115,7 +115,7 @@ def _is_fresh(store: Store, rule: Standing, arm: ArmRecord, candidate: ArmRecord
 def _drift(store: Store, baseline: ArmRecord, again: ArmRecord) -> Iterator[str]:
     """How the fresh run compares with the one that was named."""
     found = check_aa(queries.pairs(store, baseline, again), again.address)
-    if found is not None:
+    if found is not None and found.n:
         drop = format_points((found.lost - found.gained) / found.n)
         flips = f"lost {found.lost}, gained {found.gained} of {found.n:,} (drop {drop} points)"
         yield f"{again.address} against {baseline.address}: {flips}"

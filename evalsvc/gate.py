@@ -82,7 +82,7 @@ def decide_gate(
         candidate: Another arm, or the same one in another run (then the decision is an A/A).
         pairs: All their items, both stages' rows, as `store.queries.pairs` returns them.
         policy: Margins and rules.
-        aa: The baseline's check against itself, where one was run.
+        aa: The baseline's (or its run's baseline's) check against itself, where one was run.
         aa_faults: Why that check cannot be used; each is a fault of the decision too.
         beside: What else is known of the baseline's and the candidate's samples, for signals and budgets.
 
@@ -93,7 +93,7 @@ def decide_gate(
     _refuse(baseline, candidate, pairs, policy)
     same_arm = baseline.fingerprint == candidate.fingerprint
     if same_arm:
-        aa = check_aa(pairs, candidate.address, policy)
+        aa = check_aa(pairs, candidate.address, policy, of=baseline.address)
     differing = differing_factors(baseline, candidate)
     averaged = average_repeats(pairs)
     choices = beside[0].choices, beside[1].choices

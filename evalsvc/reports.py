@@ -109,7 +109,10 @@ def _discordance(decision: Decision) -> str:
     """How many items flipped, beside how many do where nothing differs."""
     flipped = decision.rows[0].discordance if decision.rows else None
     ours = "unknown" if flipped is None else f"{format_points(flipped)} points"
-    aa = "no A/A was run" if decision.aa is None else f"A/A {format_points(decision.aa.discordance)}"
+    aa = "no A/A was run"
+    if decision.aa is not None:
+        found = decision.aa.discordance
+        aa = "no item of the A/A can be counted" if found is None else f"A/A {format_points(found)}"
     return f"discordance {ours} ({aa})"
 
 

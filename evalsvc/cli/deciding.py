@@ -28,10 +28,10 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
         repeat = _repeat(store, run_id, policy.metric_suites)
         if repeat is None:
             continue
-        check = check_aa(repeat.pairs, repeat.again.address, policy)
+        check = check_aa(repeat.pairs, repeat.again.address, policy, of=repeat.first.address)
         known += [] if check is None else [check]
         faults += aa_faults(repeat.first, repeat.again, repeat.pairs, policy)
-    aa = next((check for check in known if check.failed), known[0] if known else None)
+    aa = next(iter(sorted(known, key=lambda check: (not check.failed, not check.n))), None)
     pairs = queries.pairs(store, baseline, candidate, scores_of=policy.metric_suites)
     beside = read_beside(store, baseline), read_beside(store, candidate)
     decision = decide_gate(baseline, candidate, pairs, policy, aa, faults, beside)
@@ -41,7 +41,7 @@ def decide_stored(store: Store, baseline: ArmRecord, candidate: ArmRecord, polic
 def stored_aa(store: Store, run_id: int) -> AAResult | None:
     """The A/A check of a run; None when it has none, or none that is finished."""
     repeat = _repeat(store, run_id)
-    return None if repeat is None else check_aa(repeat.pairs, repeat.again.address)
+    return None if repeat is None else check_aa(repeat.pairs, repeat.again.address, of=repeat.first.address)
 
 
 @dataclass(frozen=True)

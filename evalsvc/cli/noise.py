@@ -14,7 +14,7 @@ def noise(
 ) -> None:
     """Show an arm's A/A check: the same arm under another order and other batches.
 
-    Exits 0 when it is quiet, 4 when it drifts in one direction (p < .01) or none was run, 2 for mistakes.
+    Exits 0 when it is quiet, 4 when it drifts in one direction (p < .01) or none can be counted, 2 for mistakes.
 
     \b
     Example:
@@ -22,7 +22,7 @@ def noise(
     """
     from dataclasses import asdict
 
-    from evalsvc.cli.common import print_json, stdout_console
+    from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.cli.deciding import stored_aa
     from evalsvc.errors import EXIT_INVALID, EvidenceError
     from evalsvc.row import format_p, format_points
@@ -32,10 +32,14 @@ def noise(
     with open_store(db, read_only=True) as store:
         record = resolve_arm(store, arm)
         found = stored_aa(store, record.run_id)
-    if found is None or record.name != record.baseline:
+    if found is not None and record.name != record.baseline:
+        raise EvidenceError(f"{record.address}: no A/A of this arm; that of its run is {found.address}, of {found.of}")
+    if found is None:
         raise EvidenceError(f"{record.address}: no finished A/A of this arm; `aa` in its experiment runs one")
+    if found.discordance is None:
+        raise EvidenceError(f"{record.address}: its A/A {found.address} {found.in_words}")
     if json:
-        document = {**asdict(found), "discordance_points": 100 * found.discordance, "failed": found.failed}
+        document = {**asdict(found), **found.found}
         print_json({"schema": "evalsvc.noise/1", "arm": record.address, **document})
     else:
         word = "drifts: the instrument cannot be trusted" if found.failed else "no drift"
@@ -44,5 +48,7 @@ def noise(
             f"{found.n:,}; discordance {format_points(found.discordance)} points; one-sided p {format_p(found.p)} and "
             f"{format_p(found.p_gain)}: {word}"
         )
+        for uncounted in found.left_out:
+            stdout_console().print(f"not counted: {one_line(uncounted)}")
     if found.failed:
         raise typer.Exit(EXIT_INVALID)

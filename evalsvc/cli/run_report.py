@@ -11,7 +11,7 @@ from rich.text import Text
 from evalsvc.beginnings import flaws
 from evalsvc.cli.common import one_line
 from evalsvc.cli.deciding import decide_stored, stored_aa
-from evalsvc.decision import Decision
+from evalsvc.decision import AAResult, Decision
 from evalsvc.policy import Policy
 from evalsvc.row import format_points
 from evalsvc.series import keep_series
@@ -163,8 +163,15 @@ def _aa_line(store: Store, run_id: int) -> str:
     sizes = [f"{held['mean_requests']:.1f}" if held.get("mean_requests") else "?" for held in (ours, theirs)]
     return (
         f"A/A: asked in another order and in other batches, as its proof shows (mean {sizes[0]} against {sizes[1]} "
-        f"requests); discordance {format_points(check.discordance)} points" + (", CHECK FAILED" if check.failed else "")
+        f"requests); {_noise(check)}" + (", CHECK FAILED" if check.failed else "")
     )
+
+
+def _noise(check: AAResult) -> str:
+    if check.discordance is None:
+        return check.in_words
+    uncounted = f" (not counted: {'; '.join(check.left_out)})" if check.left_out else ""
+    return f"discordance {format_points(check.discordance)} points{uncounted}"
 
 
 def run_document(store: Store, run_id: int, decisions: Sequence[Decision], exit_code: int) -> dict[str, Any]:

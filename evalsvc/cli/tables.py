@@ -10,7 +10,7 @@ from rich.text import Text
 
 from evalsvc.cli.common import one_line
 from evalsvc.decision import Decision, legend
-from evalsvc.row import Row, format_p, format_points
+from evalsvc.row import Row, format_p
 
 STYLES = {"PASS": "bold green", "REGRESSED": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold magenta"}
 WIDE = 118  # columns from which remarks and factors fit beside the numbers
@@ -173,11 +173,9 @@ def _instrument(decision: Decision) -> list[str]:
     aa = decision.aa
     if aa is None:
         return [*lines, "A/A: none was run; the instrument's own noise is unknown"]
-    return [
-        *lines,
-        f"A/A {one_line(aa.address)}: the baseline against itself lost {aa.lost:,}, gained {aa.gained:,} of {aa.n:,} "
-        f"(discordance {format_points(aa.discordance)} points)",
-    ]
+    of = "the baseline" if aa.of in ("", decision.baseline.address) else aa.of
+    against = f"{of} against itself " if aa.n else ""
+    return [*lines, one_line(f"A/A {aa.address}: {against}{aa.in_words}")]
 
 
 def render_row_sentence(row: Row, alpha: float) -> RenderableType:

@@ -254,7 +254,9 @@ def test_an_aa_is_made_of_items_from_0_to_1_alone():
     halves = [pair("wiki", i, 0.5, 0.4, metric="ppl") for i in range(50)]
     found = check_aa(items("tools", 200, 1) + halves, "2:base", policy)
     assert found is not None and (found.n, found.lost) == (200, 1)
-    assert check_aa(halves, "2:base", policy) is None
+    assert found.left_out == ("50 of 50 items of wiki in units of their own",)
+    nothing = check_aa(halves, "2:base", policy)
+    assert nothing is not None and (nothing.n, nothing.failed, nothing.discordance) == (0, False, None)
 
 
 def test_an_unanswered_item_of_a_metric_without_a_worst_value_takes_the_pass_away():

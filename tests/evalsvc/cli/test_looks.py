@@ -81,7 +81,48 @@ def test_noise_of_a_quiet_baseline_and_of_an_arm_without_a_check(evalsvc, evalsv
     code, document = evalsvc_json("noise", "base", "--db", db)
     assert (code, document["lost"], document["gained"], document["failed"]) == (0, 0, 0, False)
     code, _, err = evalsvc("noise", "good", "--db", db)
+    assert code == 4 and "1:good: no A/A of this arm; that of its run is 2:base, of 1:base" in err
+    with open_store(db) as store, store.transaction() as session:
+        session.connection().exec_driver_sql("UPDATE runs SET status = 'running' WHERE id = 2")
+    code, _, err = evalsvc("noise", "base", "--db", db)
     assert code == 4 and "no finished A/A" in err
+
+
+def without_metric(db, where):
+    """Makes prompts that nothing is verified of out of some of the stored items."""
+    with open_store(db) as store, store.transaction() as session:
+        session.connection().exec_driver_sql(f"UPDATE items SET metric = '', filter = '' WHERE {where}")
+
+
+def test_an_aa_names_the_items_that_it_does_not_count(evalsvc, evalsvc_json, db):
+    without_metric(db, "suite = 'tools' AND item_id < 'i3'")
+    code, document = evalsvc_json("noise", "base", "--db", db)
+    uncounted = "23 of 60 items of tools without `check` or `constraints`"
+    assert (code, document["n"], document["left_out"], document["of"]) == (0, 97, [uncounted], "1:base")
+    assert f"not counted: {uncounted}" in evalsvc("noise", "base", "--db", db)[1]
+    said = " ".join(evalsvc("compare", "base", "good", "--db", db)[1].split())
+    assert f"gained 0 of 97 (discordance 0.00 points); not counted: {uncounted}" in said
+
+
+def test_an_aa_of_which_no_item_can_be_counted_was_run_all_the_same(evalsvc, evalsvc_json, db, policy):
+    without_metric(db, "true")
+    said = (
+        "2:base{} was run, and none of its items can be counted (60 of 60 items of tasks without `check` or "
+        "`constraints`; 60 of 60 items of tools without `check` or `constraints`); `evalsvc agree 1:base 2:base`"
+    )
+    code, out, err = evalsvc("noise", "base", "--db", db)
+    assert (code, out) == (4, "") and f"1:base: its A/A {said.format('')}" in err
+    assert f"A/A {said.format(':')}" in " ".join(evalsvc("compare", "base", "good", "--db", db)[1].split())
+    code, document = evalsvc_json("gate", "--policy", policy, "--baseline", "base", "--candidate", "good", "--db", db)
+    (decision,) = document["decisions"]
+    assert code == 4 and (decision["aa"]["n"], decision["aa"]["discordance_points"]) == (0, None)
+    assert len(decision["reasons"]) == 1, "that the A/A counts nothing is no reason of its own"
+
+
+def test_an_aa_of_another_arm_than_the_baseline_says_whose_it_is(evalsvc, db):
+    said = " ".join(evalsvc("compare", "good", "bad", "--db", db)[1].split())
+    assert "A/A 2:base: 1:base against itself lost 0, gained 0 of 120" in said
+    assert "the baseline against itself" in " ".join(evalsvc("compare", "base", "good", "--db", db)[1].split())
 
 
 def test_noise_that_drifts_exits_4(evalsvc, db, add_arm):

@@ -297,7 +297,9 @@ class TestErrorsAreNoAnswers:
         assert found.rows[0].drop == 0.0
         broken = gate([*answered, *[(1.0, None)] * 10])
         assert broken.verdict == "INVALID" and "10 of 90 samples of suite tasks have no score" in broken.sentence
-        assert check_aa(pairs([(None, 1.0)] * 5)) is None
+        again = check_aa(pairs([(None, 1.0)] * 5))
+        assert again is not None and (again.n, again.failed, again.discordance) == (0, False, None)
+        assert again.left_out == ("5 of 5 items of tasks without a score in both runs",)
 
     def test_the_kind_an_error_that_could_change_the_verdict_takes_it_away(self):
         found = gate([*table(90, 0, 0, 0), *[(1.0, None)] * 2], margin_points=4.0, max_error_points=5.0)
