@@ -3,7 +3,7 @@
 Kernels against their limits and against torch, and an 8B-shaped model of random numbers under four plans. `--only
 attention,linear` picks parts. `--dry` runs every part on a processor with tiny sizes and Triton's interpreter: it says
 that the measurements work, and gives no figures. Exit code 0 when all aims are reached, 1 when one is missed, 2 when a
-part could not be measured: its error is printed, and the next part begins.
+part could not be measured: its error is printed, and the next part begins. Each figure is printed when it is measured.
 """
 
 import argparse
@@ -11,8 +11,12 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .common import Row
 
 PARTS = ("attention", "linear", "steps", "integrity", "plans")
 TITLES = {
@@ -39,8 +43,15 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     return parsed
 
 
+def line(row: "Row") -> str:
+    """A figure, its aim and whether it is reached, and its note, in one line."""
+    word = {None: "", True: ", reached", False: ", missed"}[row.reached]
+    aim = f" ({row.target}{word})" if row.target else ""
+    return f"  {row.what}: {row.value}{aim}{'; ' if row.note else ''}{row.note}"
+
+
 def main(argv: list[str]) -> int:
-    """Measures the parts asked and prints a table of each."""
+    """Measures the parts asked and prints a line for each figure."""
     asked = arguments(argv)
     if asked.dry:
         os.environ.update(TRITON_INTERPRET="1", EVALSVC_KERNELS="triton", OMP_NUM_THREADS="1")
@@ -48,16 +59,15 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from . import gpu_engine, gpu_kernels
-    from .common import Row, table
     from .gpu_clock import Bench
 
-    console = Console(record=True, width=None if sys.stdout.isatty() else 120)
+    console = Console(record=True, soft_wrap=True, highlight=False, markup=False)
     if not asked.dry and not torch.cuda.is_available():
-        console.print("error: torch sees no GPU: nothing was measured; --dry tries the measurements", markup=False)
+        console.print("error: torch sees no GPU: nothing was measured; --dry tries the measurements")
         return 2
     bench = Bench("cpu" if asked.dry else "cuda", asked.dry, asked.bandwidth)
     console.print("dry: tiny sizes on a processor, no figures" if asked.dry else torch.cuda.get_device_name())
-    runs: dict[str, Callable[[Bench], list[Row]]] = {
+    runs: dict[str, Callable[[Bench], Iterator[Row]]] = {
         "attention": gpu_kernels.attention,
         "linear": gpu_kernels.linear,
         "steps": gpu_engine.steps,
@@ -67,16 +77,16 @@ def main(argv: list[str]) -> int:
     missed, failed = 0, 0
     for part in asked.only:
         start = time.monotonic()
+        console.print(f"\n{TITLES[part]}")
         try:
-            rows = runs[part](bench)
+            for row in runs[part](bench):
+                missed += row.reached is False
+                console.print(line(row))
         except (Exception, SystemExit):
             failed += 1
-            console.print(f"\n{TITLES[part]}: not measured", markup=False)
-            console.print(traceback.format_exc(), markup=False, highlight=False)
+            console.print(f"{traceback.format_exc()}{TITLES[part]}: not measured to the end")
             continue
-        missed += sum(row.reached is False for row in rows)
-        console.print()
-        console.print(table(f"{TITLES[part]} ({time.monotonic() - start:.0f} s)", rows), highlight=False)
+        console.print(f"  ({time.monotonic() - start:.0f} s)")
     if asked.save:
         asked.save.write_text(console.export_text(), encoding="utf-8")
     return 2 if failed else 1 if missed else 0

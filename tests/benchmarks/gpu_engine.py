@@ -18,7 +18,7 @@ from .gpu_clock import Bench
 from .random_model import LLAMA_8B, TINY, RandomCheckpoint
 
 PLANS = ("w=bf16,kv=bf16", "w=fp8,kv=fp8", "w=int4,kv=fp8", "w=bf16,kv=bf16 > w=int4,kv=fp8")
-PAGES_BYTES = 16 * 2**30  # of the decode stage's pages, where plans run at as many requests as these hold
+PAGES_BYTES = 4 * 2**30  # of the decode stage's pages, where plans run at as many requests as these hold
 PROMPT, NEW = 512, 48
 BYTES = {"bf16": 2, "fp8": 1}
 TOGETHER = 16
@@ -47,9 +47,8 @@ def _lengths(bench: Bench) -> tuple[int, int]:
     return (6, 2) if bench.dry else (PROMPT, NEW)
 
 
-def steps(bench: Bench) -> list[Row]:
+def steps(bench: Bench) -> Iterator[Row]:
     """What a decode step takes, and how much of it the device computes: eager, and replayed as a graph."""
-    rows = []
     for count, graphs in product((1,) if bench.dry else (1, TOGETHER), ("off", "auto")):
         served = engine(bench, PLANS[0], count, graphs=graphs)
         stage = served.arm().decode
@@ -62,12 +61,12 @@ def steps(bench: Bench) -> list[Row]:
         what = f"bf16, {count} requests, {'replayed' if graphs == 'auto' else 'eager'}"
         if not bench.dry and (stage.work.replays > 0) != (graphs == "auto"):
             said = f"graphs={graphs}: {stage.work.replays} replays; {stage.eager_because}"
-            rows.append(Row(what, "not what was asked", "replayed or not", False, said))
-        rows.append(bench.row(f"{what}: a step", 1000 * wall, "ms"))
-        rows.append(bench.row(f"{what}: the device computes", 1000 * busy, "ms"))
-        rows.append(bench.row(f"{what}: host alone", 1000 * max(wall - busy, 0), "ms"))
+            yield Row(what, "not what was asked", "replayed or not", False, said)
+        yield bench.row(f"{what}: a step", 1000 * wall, "ms")
+        yield bench.row(f"{what}: the device computes", 1000 * busy, "ms")
+        yield bench.row(f"{what}: host alone", 1000 * max(wall - busy, 0), "ms")
+        del stage, once
         forget(bench, served)
-    return rows
 
 
 def _prefilled(served: Engine, prompt):
@@ -95,7 +94,7 @@ def _serve(bench: Bench, served: Engine, requests: int, salt: int) -> tuple[floa
     return tokens / seconds, 1000 * (statistics.quantiles(gaps, n=20)[-1] if len(gaps) > 1 else float("nan"))
 
 
-def integrity(bench: Bench) -> list[Row]:
+def integrity(bench: Bench) -> Iterator[Row]:
     """Throughput and p95 with page tags compared, against not; in turn, three times."""
     count = 2 if bench.dry else TOGETHER
     held = {mode: engine(bench, PLANS[0], count, mode) for mode in ("off", "tags")}
@@ -110,36 +109,36 @@ def integrity(bench: Bench) -> list[Row]:
     forget(bench, *held.values())
     slower = 100 * (1 - medians["tags"][0] / medians["off"][0])
     later = 100 * (medians["tags"][1] / medians["off"][1] - 1)
-    return [
-        bench.row("tags: throughput given up", slower, "%", 0.4, most=True, note=f"{count} requests"),
-        bench.row("tags: p95 of the time between tokens", later, "% more"),
-    ]
+    yield bench.row("tags: throughput given up", slower, "%", 0.4, most=True, note=f"{count} requests")
+    yield bench.row("tags: p95 of the time between tokens", later, "% more")
 
 
-def plans(bench: Bench) -> list[Row]:
+def plans(bench: Bench) -> Iterator[Row]:
     """Four plans at the same number of requests, and at as many as the same bytes of pages hold."""
-    rows = []
     for plan in PLANS[:1] + PLANS[2:3] if bench.dry else PLANS:
         kind = parse_plan(plan).decode.kv.kind
         per_token = 2 * 32 * 8 * (128 * BYTES[kind] + (4 if kind == "fp8" else 0))
         most = PAGES_BYTES // (per_token * (PROMPT + NEW + 16))
-        for count, word in ((2, "as many"),) if bench.dry else ((TOGETHER, "as many"), (min(most, 256), "most")):
-            served = engine(bench, plan, count)
-            try:
-                _serve(bench, served, count, 1)
-                rate, p95 = _serve(bench, served, count, 2)
-            except torch.OutOfMemoryError as error:
-                rows.append(Row(plan, "out of memory", note=f"{word}: {count} requests; {str(error).split('. ')[0]}"))
-                forget(bench, served)
-                continue
-            proof = served.proof()
-            if proof["mismatches"]:
-                raise SystemExit(f"{plan}: {proof['mismatches']}")
-            memory = proof["decode"]["weights"]["resident_bytes"] / 2**30
-            note = f"{word}: {count} requests of {PROMPT} + {NEW}; weights {memory:.1f} GiB; p95 {p95:.3g} ms a token"
-            rows.append(bench.row(plan, rate, "tokens/s", note=note))
-            forget(bench, served)
-    return rows
+        counts = {2: "as many"} if bench.dry else {TOGETHER: "as many", most: "most"}
+        served = engine(bench, plan, max(counts))
+        for count, word in counts.items():
+            yield _plan(bench, served, plan, count, word)
+        forget(bench, served)
+
+
+def _plan(bench: Bench, served: Engine, plan: str, count: int, word: str) -> Row:
+    """Throughput at so many requests, once kernels are compiled and steps captured."""
+    try:
+        _serve(bench, served, count, 2 * count)  # prompts of its own, or some would be found in the cache
+        rate, p95 = _serve(bench, served, count, 2 * count + 1)
+    except torch.OutOfMemoryError as error:
+        return Row(plan, "out of memory", note=f"{word}: {count} requests; {str(error).split('. ')[0]}")
+    proof = served.proof()
+    if proof["mismatches"]:
+        raise SystemExit(f"{plan}: {proof['mismatches']}")
+    memory = proof["decode"]["weights"]["resident_bytes"] / 2**30
+    note = f"{word}: {count} requests of {PROMPT} + {NEW}; weights {memory:.1f} GiB; p95 {p95:.3g} ms a token"
+    return bench.row(plan, rate, "tokens/s", note=note)
 
 
 def forget(bench: Bench, *engines: Engine) -> None:

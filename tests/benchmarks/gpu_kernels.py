@@ -1,5 +1,6 @@
 """Kernels alone: attention against the memory's speed, packed products against torch's bf16 product."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -26,9 +27,8 @@ WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336))
 ROWS = (1, 16, 64, 512)
 
 
-def attention(bench: Bench) -> list[Row]:
+def attention(bench: Bench) -> Iterator[Row]:
     """Time of one layer's decode attention against that of reading its pages once."""
-    rows = []
     for context in (40,) if bench.dry else CONTEXTS:
         batch = 2 if bench.dry else max(1, TOKENS // context)
         per_request = -(-context // PAGE)
@@ -50,15 +50,13 @@ def attention(bench: Bench) -> list[Row]:
             times[name] = bench.median_ms(partial(paged_decode, q, *held, table, DIM**-0.5))
             share = 100 * bytes_read / (times[name] * 1e-3) / (bench.bandwidth * 1e12)
             note = f"{batch} requests; {times[name]:.3g} ms for {bytes_read / 2**30:.2f} GiB"
-            rows.append(bench.row(f"{name} pages, {context} keys", share, "% of a copy's bandwidth", 80, note=note))
+            yield bench.row(f"{name} pages, {context} keys", share, "% of a copy's bandwidth", 80, note=note)
         ratio = times["bf16"] / times["fp8"]
-        rows.append(bench.row(f"fp8 over bf16, {context} keys", ratio, "x", 1.7 if context == 32768 else None))
-    return rows
+        yield bench.row(f"fp8 over bf16, {context} keys", ratio, "x", 1.7 if context == 32768 else None)
 
 
-def linear(bench: Bench) -> list[Row]:
+def linear(bench: Bench) -> Iterator[Row]:
     """Packed products against torch.matmul in bf16, and whether a row has the same bits in any company."""
-    rows = []
     for out, inputs in ((64, 256),) if bench.dry else WEIGHTS:
         weight = torch.randn(out, inputs, device=bench.device) * 0.02
         plain = weight.bfloat16()
@@ -76,7 +74,7 @@ def linear(bench: Bench) -> list[Row]:
         for name, product in forms.items():
             many, one = product(company), product(company[:1])
             if not bench.dry:  # the interpreter sums each tile in an order of its own
-                rows.append(_same_bits(f"{name}, {out} x {inputs}", many, one))
+                yield _same_bits(f"{name}, {out} x {inputs}", many, one)
         for m in ROWS[:2] if bench.dry else ROWS:
             x = torch.randn(m, inputs, device=bench.device).bfloat16()
             base = bench.median_ms(partial(torch.matmul, x, plain.T))
@@ -84,12 +82,9 @@ def linear(bench: Bench) -> list[Row]:
                 took = bench.median_ms(partial(product, x))
                 aim = 3.0 if (name, m) == ("int4", 1) else None
                 note = f"{1000 * took:.3g} us against {1000 * base:.3g}"
-                rows.append(
-                    bench.row(f"{name} over bf16, {out} x {inputs}, {m} rows", base / took, "x", aim, note=note)
-                )
-    return rows
+                yield bench.row(f"{name} over bf16, {out} x {inputs}, {m} rows", base / took, "x", aim, note=note)
 
 
 def _same_bits(what: str, many: Tensor, one: Tensor) -> Row:
     same = torch.equal(many[:1], one)
-    return Row(f"{what}: a row alone and among 64", "same bits" if same else "other bits")
+    return Row(f"{what}: a row alone and among 64", "same bits" if same else "other bits", "same bits", same)

@@ -1,17 +1,43 @@
-"""Ragged requests over scattered pages in which whatever nobody wrote is NaN."""
+"""Ragged requests over scattered pages in which whatever nobody wrote is NaN, and kernels on a GPU where one is."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from evalsvc.kernels.fp8 import quantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, quantize_int8
-from evalsvc.kernels.page_table import PAGE, PageTable
+from evalsvc.kernels.page_table import PAGE, Guarding, PageTable
 from evalsvc.kernels.paged_reference import _by_key, _values
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 KV_HEADS = 2
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def there(kernel: Callable[..., Any], device: str = DEVICE) -> Callable[..., Any]:
+    """The kernel on a device: its arguments are taken there, and what it returns and what it wrote into them back."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        moved: list[tuple[Tensor, Tensor]] = []
+
+        def take(given: Any) -> Any:
+            if isinstance(given, Tensor) and not given.is_meta:
+                moved.append((given, given.to(device, copy=True)))
+                return moved[-1][1]
+            if isinstance(given, PageTable | Guarding):
+                held = {f.name: getattr(given, f.name) for f in fields(given) if f.init}
+                return replace(given, **{name: take(value) for name, value in held.items()})
+            return given
+
+        out = kernel(*map(take, args), **{name: take(value) for name, value in options.items()})
+        for mine, theirs in moved:
+            mine.copy_(theirs)
+        return out if out is None else out.cpu()
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def test_every_part_of_the_gpu_benchmark_runs_dry_and_gives_no_figures():
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     titles = ("decode attention", "packed weights", "decode step", "integrity of pages", "four plans")
     assert all(title in ran.stdout for title in titles)
-    figures = [line for line in ran.stdout.splitlines() if line.startswith("│ ") and line[2:4].strip()]
+    figures = [line for line in ran.stdout.splitlines() if line.startswith("  ") and not line.startswith("  (")]
     assert len(figures) > 10 and all("dry: not measured" in line for line in figures)
     assert ran.stdout.endswith("everything ran (dry: no figures)\n")
 
@@ -34,7 +34,7 @@ case "$*" in
   *"only steps"*) kill -SEGV $$ ;;
   *"only integrity"*) echo "integrity measured" ;;
   *"only plans"*) sleep 600 ;;
-  *pytest*) exit 1 ;;
+  *gpu_tests*) exit 1 ;;
   *) cat > /dev/null; echo "a device" ;;
 esac
 """
@@ -56,3 +56,27 @@ def test_a_part_that_is_not_there_is_named():
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--only", "linear,speed"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 2 and "--only: speed is no part" in ran.stderr
+
+
+@pytest.mark.slow
+def test_test_files_run_side_by_side_and_each_says_what_failed(tmp_path):
+    (tmp_path / "test_good.py").write_text("def test_good():\n    pass\n")
+    (tmp_path / "test_bad.py").write_text("def test_bad():\n    assert not 'this is wrong'\n")
+    ran = run_files(tmp_path, "300", "test_bad.py", "test_good.py")
+    assert ran.returncode == 1
+    bad, good = ran.stdout.index("test_bad.py: exit code 1"), ran.stdout.index("test_good.py\n")
+    assert bad < ran.stdout.index("this is wrong") < good < ran.stdout.index("1 passed")
+
+
+@pytest.mark.slow
+def test_a_test_file_that_does_not_end_is_stopped(tmp_path):
+    (tmp_path / "test_long.py").write_text("import time\n\n\ndef test_long():\n    time.sleep(600)\n")
+    ran = run_files(tmp_path, "0", "test_long.py")
+    assert ran.returncode == 2 and "test_long.py: exit code 124" in ran.stdout
+
+
+def run_files(folder: Path, seconds: str, *files: str) -> subprocess.CompletedProcess[str]:
+    """What `gpu_tests` says of files."""
+    command = [sys.executable, "-m", "tests.benchmarks.gpu_tests", "--seconds", seconds]
+    paths = [str(folder / file) for file in files]
+    return subprocess.run([*command, *paths], capture_output=True, text=True, cwd=ROOT)

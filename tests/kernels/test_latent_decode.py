@@ -1,4 +1,7 @@
-"""Triton's absorbed latent attention, interpreted, against its twin and float64, over pages poisoned with NaN."""
+"""Triton's absorbed latent attention against its twin and float64, over pages poisoned with NaN.
+
+On a CPU the kernel runs in Triton's interpreter.
+"""
 
 import pytest
 import torch
@@ -8,10 +11,13 @@ from evalsvc.kernels import latent_decode as module
 from evalsvc.kernels import paged_decode as decoding
 from evalsvc.kernels.fp8 import quantize_e4m3
 from evalsvc.kernels.latent_attention import read_rows
-from evalsvc.kernels.latent_decode import latent_decode, latent_decode_torch
+from evalsvc.kernels.latent_decode import latent_decode_torch
 from evalsvc.kernels.page_table import PAGE, Guarding, PageTable
 
+from .paging import DEVICE, there
+
 pytest.importorskip("triton")
+latent_decode = there(module.latent_decode)
 SWEEP = [  # rank, rope, heads, pages, whose scale, queries, lengths
     (512, 64, 16, "bf16", "", "bf16", [1, 15, 16, 17]),
     (512, 64, 40, "fp8", "tile", "bf16", [130, 3]),
@@ -24,9 +30,10 @@ NAMES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
+def interpreter(monkeypatch):
     """Splits of 64 keys, so that some are merged."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
     for place in (module, decoding):
         monkeypatch.setattr(place, "SPLIT", 64)
 

@@ -1,4 +1,4 @@
-"""The kernel that stores keys, values and stamps, interpreted, against torch: to the bit."""
+"""The kernel that stores keys, values and stamps (on a CPU in Triton's interpreter) against torch: to the bit."""
 
 import pytest
 import torch
@@ -7,14 +7,17 @@ from evalsvc.errors import CapabilityError
 from evalsvc.kernels.int8 import INT8_NAN
 from evalsvc.kernels.kv_write import write_tokens, write_tokens_torch
 
+from .paging import DEVICE, there
+
 pytest.importorskip("triton")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 SLOTS, HEADS = 48, 3
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+def interpreter(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 def pages(kind: str, dim: int) -> torch.Tensor:
@@ -31,7 +34,7 @@ def scales(per: str) -> torch.Tensor | None:
 def both(kind: str, per: str, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> list[list[torch.Tensor]]:
     """What each form leaves behind: pages, scales and stamps, as bytes."""
     found = []
-    for write in (write_tokens, write_tokens_torch):
+    for write in (there(write_tokens), write_tokens_torch):
         held = pages(kind, k.shape[2]), pages(kind, v.shape[2]), scales(per), scales(per)
         stamps = torch.full((SLOTS, 2), -9, dtype=torch.int32)
         new = torch.stack([torch.arange(len(k)) + 100, torch.arange(len(k))], 1).int()
