@@ -3,21 +3,23 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from evalsvc.complaints import NAME_PATTERN
 from evalsvc.engine.precision import PrecisionPlan, parse_plan
 from evalsvc.errors import ConfigError, EvalsvcError
+from evalsvc.filekinds import EXPERIMENT
 from evalsvc.suites.spec import SuiteSpec
 from evalsvc.yamlfile import read_model
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=60)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 SMALL_MODEL = "SmolLM2-135M-Instruct"
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ArmConfig(_Frozen):
@@ -70,6 +72,7 @@ class Experiment(_Frozen):
     """An experiment file.
 
     Attributes:
+        file_kind: What such a file is called.
         name: What `ls` calls its runs.
         model: A model directory, or a `.gguf` file, a hub id, or `SmolLM2-135M-Instruct` for
             the small one in the cache.
@@ -89,6 +92,7 @@ class Experiment(_Frozen):
             which lies is an error.
     """
 
+    file_kind: ClassVar[str] = EXPERIMENT
     name: Name
     model: str
     arms: dict[Name, ArmConfig]

@@ -3,11 +3,13 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from evalsvc.complaints import mistakes
 from evalsvc.errors import ConfigError
+from evalsvc.filekinds import POLICY
 from evalsvc.limits import Budgets, Margin, Misplaced, MoreSampling, Points, Rule, Standing
 from evalsvc.yamlfile import read_model
 
@@ -16,6 +18,7 @@ class Policy(Rule):
     """A policy file. Margins and the error limit are in points (hundredths), as people write them.
 
     Attributes:
+        file_kind: What such a file is called.
         name: Shown in tables and stored with decisions.
         margin_points: Accepted drop of all items pooled.
         guard_points: Accepted drop of each suite; 5, or `margin_points` where that is more.
@@ -35,6 +38,7 @@ class Policy(Rule):
         block_items: Items between two looks of the sequential design.
     """
 
+    file_kind: ClassVar[str] = POLICY
     name: Annotated[str, Field(min_length=1, max_length=100)]
     margin_points: Points = 1.0
     guard_points: Points = 5.0
@@ -125,6 +129,7 @@ def typed_policy(**fields: object) -> Policy:
     try:
         return Policy(**fields)  # pyright: ignore[reportArgumentType]
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        flag = str((*first["loc"], "policy")[0]).removesuffix("_points").replace("_", "-")
-        raise ConfigError(f"--{flag} {first['input']}: {first['msg'].lower()}") from None
+        first = mistakes(error, Policy)[0]
+        flag = str((*first.place, "policy")[0])
+        about = first.sentence.removeprefix(f"'{flag}': ")
+        raise ConfigError(f"--{flag.removesuffix('_points').replace('_', '-')}: {about}") from None

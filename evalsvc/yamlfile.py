@@ -1,17 +1,25 @@
 """YAML files that people write: read into a pydantic model, every complaint one sentence with file and line."""
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
+from evalsvc.complained import Place
+from evalsvc.complaints import mistakes, said, shown
 from evalsvc.errors import ConfigError
+from evalsvc.filekinds import CASES, first_object, refuse_another
 
 Model = TypeVar("Model", bound=BaseModel)
+_HINTS = {
+    "'\\t'": "indent with spaces",
+    "mapping values are not allowed": "a text with `: ` in it stands in quotes",
+    "cannot start any token": "a text that begins with it stands in quotes",
+    "another document": "a file holds one, without `---` between",
+}
+_MOST = 1_000_000  # values that a file may stand for, where its aliases repeat them
 
 
 def read_model(path: str | Path, model: type[Model], *, missing: str = "") -> Model:
@@ -25,9 +33,13 @@ def read_model(path: str | Path, model: type[Model], *, missing: str = "") -> Mo
     Raises:
         ConfigError: Unreadable, not YAML, a key twice, or not such a model. Names file, line and key.
     """
-    data, root = _parse(_text_of(path, missing), path)
+    text = text_of(path, missing)
+    refuse_another(path, first_object(text), _kind_of(model))
+    data, root = _parse(text, path)
+    refuse_another(path, data, _kind_of(model))
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds no keys; write `key: value` lines, for example `{_example(model)}`")
+        holds = "is empty" if data is None else f"holds {shown(data)} and no keys"
+        raise ConfigError(f"{path}: {holds}; write `key: value` lines, beginning with `{_example(model)}`")
     return _validated(data, root, model, path)
 
 
@@ -37,9 +49,11 @@ def read_list(path: str | Path, model: type[Model]) -> list[tuple[int, Model]]:
     Raises:
         ConfigError: As `read_model`, or no list.
     """
-    data, root = _parse(_text_of(path), path)
+    data, root = _parse(text_of(path), path)
+    refuse_another(path, data, CASES)
     if not isinstance(data, list) or not isinstance(root, yaml.SequenceNode):
-        raise ConfigError(f"{path}: holds no list; begin each entry with `- `")
+        holds = "is empty" if data is None else f"holds {shown(data)} and no list"
+        raise ConfigError(f"{path}: {holds}; begin each entry with `- `")
     nodes = root.value
     return [
         (node.start_mark.line + 1, _validated(entry, node, model, path))
@@ -47,26 +61,37 @@ def read_list(path: str | Path, model: type[Model]) -> list[tuple[int, Model]]:
     ]
 
 
+def _kind_of(model: type[BaseModel]) -> str:
+    return getattr(model, "file_kind", "")
+
+
 def _validated(data: object, root: yaml.Node | None, model: type[Model], path: str | Path) -> Model:
     try:
         return model.model_validate(data, context={"file": str(path)})
     except ValidationError as error:
-        details = [_placed(detail) for detail in error.errors(include_url=False)]
-        others = len(details) - 1
-        more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
+        found = mistakes(error, model, lambda place: _scalar(root, place))
         # a misspelt key is missing under its right name too: the line that can be mended comes first
-        first = min(details, key=lambda detail: (detail["type"] != "extra_forbidden", _line(root, detail["loc"])))
-        raise ConfigError(f"{path}:{_line(root, first['loc'])}: {_sentence(first, model)}{more}") from None
+        first = min(found, key=lambda mistake: (not mistake.unknown, _line(root, mistake.place)))
+        raise ConfigError(f"{path}:{_line(root, first.place)}: {said(first, len(found))}") from None
 
 
-def _text_of(path: str | Path, missing: str = "") -> str:
+def text_of(path: str | Path, missing: str = "") -> str:
+    """A file's text, a byte order mark aside.
+
+    Args:
+        path: The file.
+        missing: What a person can do where there is no such file.
+
+    Raises:
+        ConfigError: It cannot be read, or is no UTF-8.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         remedy = f"; {missing}" if missing and isinstance(error, FileNotFoundError) else ""
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}){remedy}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
+        raise ConfigError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
 
 
 def _parse(text: str, path: str | Path) -> tuple[object, yaml.Node | None]:
@@ -75,18 +100,49 @@ def _parse(text: str, path: str | Path) -> tuple[object, yaml.Node | None]:
         try:
             root = loader.get_single_node()
             if root is not None:
-                _refuse_duplicates(root, path)
+                _refuse_swollen(root, path)
+                _refuse_duplicates(root, path, set())
             return (None if root is None else loader.construct_document(root)), root
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigError(f"{path}:{mark.line + 1 if mark else 1}: is no YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = error.problem or ""
+        if problem.startswith("but "):
+            problem = f"{error.context}, {problem}"
+        hint = next((f"; {what}" for sign, what in _HINTS.items() if sign in problem), "")
+        raise ConfigError(f"{path}:{mark.line + 1 if mark else 1}: is no YAML: {problem}{hint}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is no YAML that can be read: it is nested too deep") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
 
 
-def _refuse_duplicates(node: yaml.Node, path: str | Path) -> None:
+def _refuse_swollen(root: yaml.Node, path: str | Path) -> None:
+    """Refuses aliases that hold themselves, or that stand for far more than was written."""
+    sizes: dict[int, int | None] = {}
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise ConfigError(f"{path}:{node.start_mark.line + 1}: an alias stands inside what it stands for")
+            return known
+        sizes[id(node)] = None
+        inner = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        sizes[id(node)] = total = 1 + sum(map(size, inner))
+        return total
+
+    if (total := size(root)) > max(_MOST, 10 * len(sizes)):
+        raise ConfigError(f"{path}: its aliases stand for {total:,} values, of which {_MOST:,} are read at most")
+
+
+def _refuse_duplicates(node: yaml.Node, path: str | Path, seen: set[int]) -> None:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, value in node.value:
@@ -95,79 +151,37 @@ def _refuse_duplicates(node: yaml.Node, path: str | Path) -> None:
                 raise ConfigError(f"{path}:{line}: key '{key.value}' stands already in line {lines[key.value]}")
             if isinstance(key, yaml.ScalarNode):
                 lines[key.value] = line
-            _refuse_duplicates(value, path)
+            _refuse_duplicates(value, path, seen)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_duplicates(value, path)
+            _refuse_duplicates(value, path, seen)
 
 
-def _placed(detail: ErrorDetails) -> ErrorDetails:
-    """A complaint of our own that names a key further inside is moved there."""
-    further = getattr(detail.get("ctx", {}).get("error"), "loc", ())
-    return {**detail, "loc": (*detail["loc"], *further)}
-
-
-def _line(node: yaml.Node | None, loc: Sequence[int | str]) -> int:
-    """Line of the key or list element that a pydantic location names, or of its nearest known parent."""
-    line = 1 if node is None else node.start_mark.line + 1
-    for part in loc:
+def _steps(node: yaml.Node | None, place: Place) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Key (or element) and value along a place, as far as it is there."""
+    for part in place:
         found = None
         if isinstance(node, yaml.MappingNode):
             found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             found = (node.value[part], node.value[part])
-        if found is not None:  # else a tag of a union, or the missing key itself
-            line, node = found[0].start_mark.line + 1, found[1]
-    return line
+        if found is None:  # a missing key
+            return
+        yield found
+        node = found[1]
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
-    key = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "missing":
-        return f"key '{key}' is missing"
-    about = detail.get("ctx", {})
-    if detail["type"] == "union_tag_not_found":
-        return f"key '{key}.{about['discriminator'].strip(chr(39))}' is missing"
-    if detail["type"] == "extra_forbidden":
-        known = _known_keys(model, detail["loc"])
-        near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}" if known else ""
-        return f"unknown key '{key}'{hint}"
-    where = f"'{key.removesuffix('.[key]')}': " if key else ""
-    if detail["type"] == "union_tag_invalid":
-        return f"{where}{about['discriminator'].strip(chr(39))} {about['tag']!r} is none of {about['expected_tags']}"
-    if detail["type"] == "too_short":
-        return f"{where}holds {about['actual_length']} and needs at least {about['min_length']}"
-    message = detail["msg"].removeprefix("Value error, ")
-    message = (message[0].lower() + message[1:]).replace("valid tuple", "valid list").replace("dictionary", "mapping")
-    given = detail["input"]
-    hidden = bool(detail["loc"]) and detail["loc"][0] in getattr(model, "unshown", ())
-    if detail["type"] == "value_error" or hidden:  # our own sentence names the value itself
-        return f"{where}{message}"
-    shown = "a mapping" if isinstance(given, dict) else "a list" if isinstance(given, list) else repr(given)
-    return f"{where}{message}, not {shown if len(shown) <= 60 else shown[:57] + '...'}"
+def _line(root: yaml.Node | None, place: Place) -> int:
+    """Line of a key or list element, or of its nearest parent that is there."""
+    lines = [1 if root is None else root.start_mark.line + 1]
+    return [*lines, *(key.start_mark.line + 1 for key, _ in _steps(root, place))][-1]
 
 
-def _known_keys(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """Keys that may stand where a pydantic location ends; none where that is no model."""
-    inner: list[type[BaseModel]] = [model]
-    for part in loc[:-1]:
-        tagged = [one for one in inner if len(inner) > 1 and _is_tagged(one, part)]
-        fields = [one.model_fields[str(part)] for one in inner if str(part) in one.model_fields]
-        inner = tagged or [found for field in fields for found in _models_in(field.annotation)] or inner
-    return list(inner[0].model_fields)
-
-
-def _is_tagged(model: type[BaseModel], tag: int | str) -> bool:
-    """Whether a model is the one of a union that a tag stands for."""
-    return any(tag in get_args(field.annotation) for field in model.model_fields.values())
-
-
-def _models_in(annotation: object) -> list[type[BaseModel]]:
-    """The models in `X`, `list[X]`, `dict[str, X]`, `X | None` or `X | Y`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in _models_in(part)]
+def _scalar(root: yaml.Node | None, place: Place) -> str | None:
+    """The text of a scalar without quotes."""
+    steps = list(_steps(root, place))
+    node = steps[-1][1] if len(steps) == len(place) and steps else None
+    return node.value if isinstance(node, yaml.ScalarNode) and node.style is None else None
 
 
 def _example(model: type[BaseModel]) -> str:

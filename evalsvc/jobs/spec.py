@@ -9,10 +9,13 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from evalsvc.complaints import ADDRESS_PATTERN, NAME_PATTERN
+from evalsvc.filekinds import JOBS
 from evalsvc.jobs.calendar import EPOCH
 from evalsvc.yamlfile import read_model
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=60)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
+Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
 
 
 def _is_variable(name: object) -> object:
@@ -29,11 +32,11 @@ ALL_EVENTS: tuple[Event, ...] = ("regressed", "invalid", "recovered", "missed", 
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class _Told(_Frozen):
-    events: Annotated[tuple[Event, ...], Field(min_length=1)] = ALL_EVENTS
+    events: Annotated[tuple[Event, ...], Field(min_length=1, strict=False)] = ALL_EVENTS
 
 
 class Webhook(_Told):
@@ -86,8 +89,8 @@ class Email(_Told):
     host: Annotated[str, Field(min_length=1)]
     port: Annotated[int, Field(ge=1, le=65535)] = 587
     security: Literal["starttls", "tls", "none"] = "starttls"
-    sender: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")]
-    to: Annotated[tuple[Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")], ...], Field(min_length=1)]
+    sender: Address
+    to: Annotated[tuple[Address, ...], Field(min_length=1, strict=False)]
     user_env: Variable | None = None
     password_env: Variable | None = None
 
@@ -108,7 +111,7 @@ class Command(_Told):
     """
 
     kind: Literal["command"]
-    argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    argv: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     timeout_s: Seconds = 30.0
 
 
@@ -137,7 +140,7 @@ class Job(_Frozen):
     time_zone: str = "UTC"
     experiment: Annotated[str, Field(min_length=1)]
     policy: Annotated[str, Field(min_length=1)]
-    notify: tuple[Name, ...] = ()
+    notify: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     missed: Literal["skip", "once", "all"] = "once"
     grace_s: Seconds = 300.0
     timeout_s: Seconds = 4 * 3600.0
@@ -172,11 +175,13 @@ class JobsFile(_Frozen):
     """A jobs file.
 
     Attributes:
+        file_kind: What such a file is called.
         unshown: Keys inside which no complaint shows a value: addresses and arguments hold secrets.
         jobs: Name to job.
         channels: Name to channel.
     """
 
+    file_kind: ClassVar[str] = JOBS
     unshown: ClassVar[tuple[str, ...]] = ("channels",)
     jobs: Annotated[dict[Name, Job], Field(min_length=1)]
     channels: dict[Name, Channel] = {}

@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from evalsvc.complaints import first_mistake
 from evalsvc.engine.requests import Answer, GenerateRequest
 from evalsvc.errors import ConfigError
 from evalsvc.suites.base import Item
-from evalsvc.yamlfile import read_list
+from evalsvc.yamlfile import read_list, text_of
 
 # Keys of a case that its score does not depend on.
 UNSCORED = {"family", "level", "prefix", "stop", "max_tokens", "example", "faults"}
@@ -121,10 +122,7 @@ def read_rows(path: Path, kind: type[RowT]) -> list[tuple[int, RowT]]:
 
 
 def _lines(path: Path, kind: type[RowT]) -> Iterator[tuple[int, RowT]]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a case file: {getattr(error, 'strerror', error)}") from error
+    lines = text_of(path).split("\n")
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield number, _row(line, kind, f"{path}:{number}")
@@ -132,21 +130,25 @@ def _lines(path: Path, kind: type[RowT]) -> Iterator[tuple[int, RowT]]:
 
 def _row(line: str, kind: type[RowT], where: str) -> RowT:
     try:
-        return kind.model_validate(json.loads(line))
+        return kind.model_validate(json.loads(line, object_pairs_hook=_once))
     except ValidationError as error:
-        raise ConfigError(f"{where}: {first_problem(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not a JSON object on one line: {error}") from error
+        raise ConfigError(f"{where}: {first_mistake(error, kind)}") from error
+    except json.JSONDecodeError as error:
+        problem = f"{error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
+        raise ConfigError(f"{where}: is no JSON: {problem}; each line holds one object") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: is no JSON that can be read: it is nested too deep") from error
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
-def first_problem(error: ValidationError) -> str:
-    """The first problem of a pydantic report as one sentence."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {place!r}"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"key {key!r} stands twice in one object")
+        made[key] = value
+    return made
 
 
 def prefixes_of(path: Path, cases: Sequence[tuple[int, Case]]) -> dict[str, str]:

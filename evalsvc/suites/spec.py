@@ -36,7 +36,7 @@ class SuiteSpec(BaseModel):
         data_files: Local files in place of the hub's for lm-eval's own tasks: by task, split and path.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str = Field(min_length=1)
     kind: Literal["lmeval", "toolcall", "formats", "prompts"]

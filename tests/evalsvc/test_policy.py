@@ -61,11 +61,15 @@ def test_a_nested_value_names_its_own_line(tmp_path):
     assert refusal(tmp_path, text).startswith(":5: 'margins.1.margin_points'")
 
 
+# each line's alias stands for ten of the line's before: 10 ** 9 values in 500 bytes
+BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "holds no keys"),
-        ("- name: p\n", "holds no keys"),
+        ("", ": is empty; write `key: value` lines"),
+        ("- name: p\n", ": holds a list and no keys"),
         ("alpha: 0.05\n", ":1: key 'name' is missing"),
         ("name: p\nproof: maybe\n", ":2: 'proof'"),
         ("name: p\n  alpha: 1\n", ":2: is no YAML"),
@@ -76,9 +80,12 @@ def test_a_nested_value_names_its_own_line(tmp_path):
         (b"name: \xff\xfe\n", "is not UTF-8"),
         ("a: " + "[" * 5000 + "]" * 5000, "is no YAML"),
         ("name: p\n? [a]\n: 1\n", "is no YAML"),
-        ("name: p\n1: 2\n", ":2: '1': keys should be strings"),
+        ("name: p\n1: 2\n", ":2: key '1' is no text; put it in quotes"),
         ("name: 2026-13-45\n", "is no YAML"),
-        ("&a [*a]\n", "is no YAML"),
+        ("&a [*a]\n", ":1: an alias stands inside what it stands for"),
+        (f"a: &a [{', '.join('x' * 10)}]\n{BOMB}", "its aliases stand for"),
+        ("jobs: {}\n", ": is a jobs file, and a policy file is wanted here; `--jobs` takes it"),
+        ('{"id": "a", "prompt": "p"}\n{"id": "b", "prompt": "p"}\n', ": is a case file, and a policy file is wanted"),
     ],
 )
 def test_what_is_no_policy(tmp_path, text, says):
@@ -164,4 +171,4 @@ def test_what_a_decision_says_of_its_policy_can_be_read_again():
 def test_a_setting_that_nobody_stores_is_refused_with_those_there_are(tmp_path, named):
     """It would be known of no arm, and every baseline stale."""
     said = refusal(tmp_path, f"name: p\nbaseline:\n  same:\n    - engine\n    - {named}\n")
-    assert said.startswith(":5: 'baseline.same.1': input should be 'tokenizer', 'engine', 'device'") and named in said
+    assert said.startswith(":5: 'baseline.same.1': wants one of tokenizer, engine, device") and named in said

@@ -18,10 +18,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from evalsvc.complaints import first_mistake
 from evalsvc.errors import ConfigError
 from evalsvc.suites.formats.case import FormatCase
 from evalsvc.suites.formats.validate import clashes
-from evalsvc.suites.prompts import first_problem
 
 MAX_TOKENS = 1280  # what lm-eval's task gives an answer
 Arguments = Mapping[str, Any]
@@ -170,7 +170,7 @@ def _add(made: Imported, key: str, prompt: str, names: Sequence[str], given: Seq
         case |= {"constraints": constraints}
         faults = list(clashes(FormatCase.model_validate(case)))
     except ValidationError as error:
-        made.left_out[key] = first_problem(error)
+        made.left_out[key] = first_mistake(error, FormatCase)
     except ValueError as error:
         made.left_out[key] = str(error)
     else:

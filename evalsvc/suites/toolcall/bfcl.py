@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from evalsvc.complaints import first_mistake
 from evalsvc.errors import ConfigError
-from evalsvc.suites.prompts import first_problem
 from evalsvc.suites.toolcall.cases import ToolCase
 from evalsvc.suites.toolcall.matchers import plain
 from evalsvc.suites.toolcall.validate import unfit
@@ -51,7 +51,7 @@ def _cases(file: Path) -> Iterator[dict[str, Any]]:
             faults = list(unfit(ToolCase.model_validate(case)))
             yield case | ({"faults": faults} if faults else {})
         except ValidationError as error:
-            raise ConfigError(f"{where}: makes no case: {first_problem(error)}") from error
+            raise ConfigError(f"{where}: makes no case: {first_mistake(error, ToolCase)}") from error
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise ConfigError(f"{where}: not a single-turn BFCL case ({type(error).__name__}: {error})") from error
 

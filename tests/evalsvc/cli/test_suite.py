@@ -101,7 +101,7 @@ def test_problems_end_with_exit_code_2_and_stand_on_lines_of_their_own(capsys, b
     [
         (("import", "bfcl", "{absent}", "--out", "{out}"), "cannot be read|are missing"),
         (("import", "bfcl", "{bfcl}", "--out", "{absent}/x"), "no file can be written there"),
-        (("validate", "{absent}"), "cannot be read as a case file"),
+        (("validate", "{absent}"), "cannot be read"),
         (("validate", "{absent}", "--format", "xml"), "not a format; known: all, harmony"),
         (("import", "mmlu", "{bfcl}", "--out", "{out}"), "mmlu"),
     ],

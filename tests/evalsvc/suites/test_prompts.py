@@ -26,9 +26,24 @@ def refused(path):
     ("text", "line", "complaint"),
     [
         (json.dumps(GOOD) + "\n\n" + json.dumps(GOOD), 3, "the id 'a' is already used on line 1"),
-        ("{", 1, "not a JSON object"),
-        ("[" * 100_000, 1, "not a JSON object"),
-        ("[]", 1, ""),
+        ("{", 1, "is no JSON: expecting property name enclosed in double quotes at character 2"),
+        ("[" * 100_000, 1, "nested too deep"),
+        ("[]", 1, "wants a mapping, such as `{id: ...}`, not a list"),
+        ('{"id": "a", "id": "b"}', 1, "key 'id' stands twice in one object"),
+        (json.dumps(GOOD | {"max_token": 9}), 1, "unknown key 'max_token'; did you mean 'max_tokens'?"),
+        (
+            json.dumps(GOOD | {"check": {"text_equal": "y"}}),
+            1,
+            "unknown key 'check.text_equal'; did you mean 'text_equals'?",
+        ),
+        (json.dumps(GOOD | {"stop": "x"}), 1, "'stop': wants a list, not 'x'; write [x]"),
+        (
+            json.dumps(GOOD | {"constraints": [{"kind": "wrods"}]}),
+            1,
+            "kind 'wrods' is not known; did you mean 'words'?",
+        ),
+        (json.dumps(GOOD | {"constraints": [{"kind": "words", "max": "5"}]}), 1, "'constraints.0.max': wants a whole"),
+        (json.dumps(GOOD | {"input": None}), 1, "either `prompt` or `input`"),
         (json.dumps(GOOD | {"id": ""}), 1, "id"),
         (json.dumps(GOOD | {"prompt": "p"}), 1, "either `prompt` or `input`"),
         (json.dumps(GOOD | {"input": ""}), 1, "empty"),
@@ -52,7 +67,7 @@ def test_an_empty_a_missing_and_a_binary_file_are_refused(tmp_path):
     path.write_text("\n \n")
     assert "holds no cases" in refused(path)
     path.write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read" in refused(path)
+    assert "is not UTF-8 text; save it as UTF-8" in refused(path)
     assert "cannot be read" in refused(tmp_path)
 
 
