@@ -4,17 +4,40 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, TextIO
 
 from sqlalchemy import select
 
 from evalsvc.alternatives import unpack
+from evalsvc.errors import ConfigError
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord, Side
 from evalsvc.store.schema import ItemRow, Sample, ScoreRow, TurnRow
 from evalsvc.store.session import Store
 
+FORMATS = ("csv", "jsonl")
 _CHUNK = 500
+
+
+def format_of(named: str | None, out: Path | None) -> str:
+    """What an export is written as: the format that was named, else what the file's ending says; jsonl without a file.
+
+    Raises:
+        ConfigError: Neither says one that is known.
+    """
+    known = " or ".join(FORMATS)
+    if named is not None:
+        if named not in FORMATS:
+            raise ConfigError(f"--format {named}: is no format of an export; give {known}")
+        return named
+    if out is None:
+        return "jsonl"
+    ending = out.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        says = f"ends in .{ending}, which is no format" if ending else "has no ending that is a format"
+        raise ConfigError(f"{out}: {says} of an export; end it in .csv or .jsonl, or give --format {known}")
+    return ending
 
 
 def sample_rows(store: Store, arm: ArmRecord, *, texts: bool) -> Iterator[dict[str, Any]]:
@@ -99,22 +122,32 @@ def _value(side: Side | None) -> float | None:
     return None if side is None else side.value
 
 
-def write_jsonl(rows: Iterable[dict[str, Any]], file: TextIO) -> None:
-    """One ASCII JSON object a line, so that no stored character breaks a line or a terminal."""
+def write_jsonl(rows: Iterable[dict[str, Any]], file: TextIO) -> int:
+    """One ASCII JSON object a line, so that no stored character breaks a line or a terminal. Returns how many."""
+    count = 0
     for row in rows:
         file.write(json.dumps(row, allow_nan=False) + "\n")
+        count += 1
+    return count
 
 
-def write_csv(rows: Iterable[dict[str, Any]], file: TextIO) -> None:
-    """CSV with a header. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+def write_csv(rows: Iterable[dict[str, Any]], file: TextIO) -> int:
+    """CSV with a header. A text that a spreadsheet would run as a formula begins with an apostrophe.
+
+    Returns:
+        How many rows, the header aside.
+    """
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
-        return
+        return 0
     writer = csv.DictWriter(file, list(first), lineterminator="\n")
     writer.writeheader()
+    count = 0
     for row in chain([first], rows):
         writer.writerow({name: _cell(value) for name, value in row.items()})
+        count += 1
+    return count
 
 
 def _cell(value: object) -> object:

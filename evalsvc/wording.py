@@ -9,6 +9,8 @@ from evalsvc.release import Outcome
 from evalsvc.row import Row, format_p
 from evalsvc.store.records import ArmRecord, Pair
 
+_NAMED = 5  # further rows that a sentence names; all of them stand in its table
+
 
 def decision_notes(rows: Sequence[Row], candidate: ArmRecord, *, verified: bool, nothing_differs: bool) -> list[str]:
     """What a reader should know beside the verdict.
@@ -79,6 +81,15 @@ def injected_text(arm: ArmRecord) -> str:
     return ", ".join(f"{name} {value}" for name, value in arm.injected.items())
 
 
+def _further(reasons: Sequence[str], labels: Sequence[str]) -> str:
+    """What a sentence about the first reason says of the others: the rows by name, else how many reasons there are."""
+    named = [label for label in labels if any(reason.startswith(f"{label}: ") for reason in reasons[1:])]
+    if not named:
+        return f" (the first of {len(reasons)} reasons)" if len(reasons) > 1 else ""
+    more = len(reasons) - 1 - len(named[:_NAMED])
+    return f"; likewise {', '.join(named[:_NAMED])}" + (f" and {more} more" if more else "")
+
+
 def decision_sentence(
     outcome: Outcome, rows: Mapping[Key, Row], candidate: ArmRecord, same_arm: bool, stop: Stop | None
 ) -> str:
@@ -94,8 +105,7 @@ def decision_sentence(
     if same_arm:
         head += " [A/A: one arm in two runs]"
     body = outcome.reasons[0] if outcome.reasons else ""
-    if len(outcome.reasons) > 1:
-        body += f" (and {len(outcome.reasons) - 1} more)"
+    body += _further(outcome.reasons, [row.label for row in deciding])
     if outcome.word == "INCONCLUSIVE":
         more = next((row.more_items for row in deciding if row.more_items), None)
         if more:

@@ -88,6 +88,16 @@ def refuse_unwritable(*paths: Path | None, keep: str) -> None:
             raise ConfigError(f"{path}: is what is read, and would be lost; name another file")
 
 
+def refuse_existing(path: Path | None, *, unless: str) -> None:
+    """Refuses a file that is there already; what is no plain file, such as `/dev/stdout`, is nobody's to lose.
+
+    Raises:
+        ConfigError: It is; names what would write it all the same.
+    """
+    if path is not None and path.is_file():
+        raise ConfigError(f"{path}: is there already, and nothing was written; {unless}, or name another file")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
     """A file that takes a path's place once it is whole: until then, and where it fails, what was there stays.

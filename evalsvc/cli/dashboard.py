@@ -37,6 +37,7 @@ def dashboard(
     if demo:
         db = str(_demo_database())
     open_store(db, read_only=True).close()  # a mistyped path is a sentence here, not a page later
+    _refuse_taken(port)
     url = f"http://127.0.0.1:{port}"
     if json:
         print_json({"schema": "evalsvc.dashboard/1", "url": url})
@@ -51,8 +52,25 @@ def dashboard(
     finally:
         signal.signal(signal.SIGTERM, before)
     if code:
-        note(f"error: the dashboard stopped with code {code}; is port {port} taken?")
+        note(f"error: the dashboard stopped with code {code}")
         raise typer.Exit(EXIT_ERROR)
+
+
+def _refuse_taken(port: int) -> None:
+    """Refuses a port before its address is told: the server itself would say so seconds later."""
+    import socket
+
+    from evalsvc.errors import ConfigError
+
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was left a moment ago is free
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+        except PermissionError:
+            raise ConfigError(f"--port {port}: needs rights that you have not; take one above 1023") from None
+        except OSError as error:
+            raise ConfigError(f"--port {port}: cannot be listened on ({error.strerror}); name another port") from None
 
 
 def _demo_database() -> Path:

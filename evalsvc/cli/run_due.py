@@ -18,7 +18,7 @@ def run_due(jobs: Jobs = DEFAULT_JOBS, db: Db = DEFAULT_DB, json: Json = False) 
     from pathlib import Path
 
     from evalsvc.cli.common import print_json
-    from evalsvc.cli.scheduling import Watched, make_worker, nothing_left, open_queue, schedule, work
+    from evalsvc.cli.scheduling import Watched, make_worker, nothing_left, open_queue, say_idle, schedule, work
     from evalsvc.gate import combine_exit_codes
     from evalsvc.jobs.waiting import waiter
     from evalsvc.jobs.worker import LEASE_S
@@ -28,6 +28,8 @@ def run_due(jobs: Jobs = DEFAULT_JOBS, db: Db = DEFAULT_DB, json: Json = False) 
         found = schedule(store, watched.jobs)
         one = make_worker(store, watched, db, lease_s=LEASE_S, finish_s=0)
         work(store, watched, one, waiting, done=nothing_left(store, watched, one), poll_s=5)
+        if not one.taken and not waiting.asked:
+            say_idle(store, watched.jobs, "nothing is due")
     code = combine_exit_codes(one.codes) if one.codes else 0
     if json:
         queued = [{"job": q.job, "planned_at": at.isoformat()} for q in found for at in q.queued]

@@ -25,7 +25,7 @@ def scheduler(
     from pathlib import Path
 
     from evalsvc.cli.common import note
-    from evalsvc.cli.scheduling import Watched, deliver, open_queue, schedule
+    from evalsvc.cli.scheduling import Watched, deliver, open_queue, say_idle, schedule
     from evalsvc.errors import StoreError
     from evalsvc.jobs.scheduler import next_planned
     from evalsvc.jobs.waiting import waiter
@@ -33,16 +33,18 @@ def scheduler(
     watched = Watched(Path(jobs))
     with open_queue(db) as store, waiter() as waiting:
         while not waiting.asked:
-            delivered = False
+            delivered, queued = False, False
             try:
-                schedule(store, watched.again())
+                queued = any(one.queued for one in schedule(store, watched.again()))
                 delivered = deliver(store, watched.jobs)
             except StoreError as error:
                 if once:
                     raise
                 note(f"{error}; trying again")
             if once and not delivered:
+                if not queued:
+                    say_idle(store, watched.jobs, "nothing became due")
                 return
             if not delivered:
                 now = datetime.now(UTC)
-                waiting.wait(min(poll, (next_planned(watched.jobs, now) - now).total_seconds()))
+                waiting.wait(min(poll, (next_planned(watched.jobs, now)[0] - now).total_seconds()))

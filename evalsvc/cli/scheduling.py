@@ -12,12 +12,12 @@ from evalsvc.cli.common import note
 from evalsvc.errors import ConfigError, StoreError
 from evalsvc.jobs.delivering import deliver_one
 from evalsvc.jobs.process import RunProcess, run_arguments
-from evalsvc.jobs.scheduler import Queued, look
+from evalsvc.jobs.scheduler import Queued, look, next_planned
 from evalsvc.jobs.secrets import redactor, without_secrets
 from evalsvc.jobs.spec import Job, JobsFile, load_jobs
 from evalsvc.jobs.waiting import Waiter, utc_clock
 from evalsvc.jobs.worker import Worker
-from evalsvc.store.executions import Execution, waiting_executions
+from evalsvc.store.executions import Execution, unfinished_executions, waiting_executions
 from evalsvc.store.session import Location, Store, open_store, refuse_unusable
 
 
@@ -67,6 +67,15 @@ def say_queued(found: list[Queued]) -> None:
         if one.missed:
             last = f"{one.missed[-1]:%Y-%m-%d %H:%M} UTC"
             note(f"{one.job}: {len(one.missed):,} planned times are missed, the last of {last}")
+
+
+def say_idle(store: Store, jobs: JobsFile, why: str) -> None:
+    """What a command says that found nothing to do: what comes next, and what others hold or a retry waits for."""
+    at, job = next_planned(jobs, utc_clock())
+    note(f"{why}; next is {job}, planned for {at:%Y-%m-%d %H:%M} UTC")
+    for one in unfinished_executions(store, list(jobs.jobs)):
+        held = f"held by {one.holder}" if one.status == "running" else f"waits until {one.not_before:%H:%M:%S} UTC"
+        note(f"execution {one.id} of {one.job}: {one.status}, {held}")
 
 
 def make_worker(store: Store, watched: Watched, db: str, *, lease_s: float, finish_s: float) -> Worker:

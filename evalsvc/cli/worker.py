@@ -32,7 +32,7 @@ def worker(
     """
     from pathlib import Path
 
-    from evalsvc.cli.scheduling import Watched, make_worker, nothing_left, open_queue, work
+    from evalsvc.cli.scheduling import Watched, make_worker, nothing_left, open_queue, say_idle, work
     from evalsvc.jobs.waiting import waiter
 
     watched = Watched(Path(jobs))
@@ -42,3 +42,5 @@ def worker(
         done = (lambda: True) if once else left if drain else (lambda: False)
         poll_s = min(poll, lease / 4)
         work(store, watched, one, waiting, done=done, poll_s=poll_s, most=1 if once else None)
+        if not one.taken and not waiting.asked:
+            say_idle(store, watched.jobs, "nothing is queued that could be taken")

@@ -90,6 +90,6 @@ def _insert(dialect: str):
     return insert
 
 
-def next_planned(jobs: JobsFile, now: datetime) -> datetime:
-    """When the next planned time of any job comes."""
-    return min(next(planned_after(job.cron, job.time_zone, now)) for job in jobs.jobs.values())
+def next_planned(jobs: JobsFile, now: datetime) -> tuple[datetime, str]:
+    """When the next planned time of any job comes, and of which."""
+    return min((next(planned_after(job.cron, job.time_zone, now)), name) for name, job in jobs.jobs.items())

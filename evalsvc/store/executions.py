@@ -245,6 +245,13 @@ def executions(store: Store, job: str | None = None, most: int = 50) -> list[Exe
         return [record(row) for row in session.scalars(query)]
 
 
+def unfinished_executions(store: Store, jobs: Sequence[str]) -> list[Execution]:
+    """Executions of these jobs that wait or run, the one that was planned first leading."""
+    query = select(ExecutionRow).where(ExecutionRow.status.in_(UNFINISHED), ExecutionRow.job.in_(jobs))
+    with store.session() as session:
+        return [record(row) for row in session.scalars(query.order_by(ExecutionRow.planned_at))]
+
+
 def waiting_executions(store: Store, jobs: Sequence[str], now: datetime, *, later: bool) -> int:
     """How many executions a worker could take, now or, with `later`, after their backoff.
 

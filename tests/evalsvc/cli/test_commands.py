@@ -1,6 +1,8 @@
 """Commands over a small database: exit codes, JSON, tables, mistakes."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from evalsvc.cli.run_report import render_arms
 from evalsvc.store import queries, writer
 from evalsvc.store.schema import Arm, Sample
 from evalsvc.store.session import open_store
+from evalsvc.wording import _further
 
 
 def gate(policy, db, *candidates, baseline="base"):
@@ -188,6 +191,21 @@ def test_show_says_what_an_arm_is(evalsvc, evalsvc_json, db):
     assert [arm["name"] for arm in document["arms"]] == ["base", "good", "bad"]
 
 
+def test_a_decision_names_the_further_rows_that_say_the_same(evalsvc_json, policy, db):
+    _, document = evalsvc_json(*gate(policy, db, "bad"))
+    (decision,) = document["decisions"]
+    assert decision["sentence"].endswith("; likewise suite tasks, suite tools")
+    assert [reason.partition(":")[0] for reason in decision["reasons"][1:]] == ["suite tasks", "suite tools"]
+
+
+def test_what_is_no_row_is_counted_and_many_rows_are_cut():
+    labels = [f"suite {n}" for n in range(9)]
+    assert _further(["limit: a", "limit: b"], ["suite 0"]) == " (the first of 2 reasons)"
+    assert _further(["suite 0: x"], ["suite 0"]) == ""
+    reasons = [*(f"{label}: x" for label in labels), "a limit"]
+    assert _further(reasons, labels) == "; likewise suite 1, suite 2, suite 3, suite 4, suite 5 and 4 more"
+
+
 def test_dashboard_serves_the_named_database(evalsvc, db, monkeypatch):
     started = []
 
@@ -195,11 +213,21 @@ def test_dashboard_serves_the_named_database(evalsvc, db, monkeypatch):
         returncode = 0
 
     monkeypatch.setattr("subprocess.run", lambda command, **_: started.append(command) or Ended)
-    assert dashboard_module.dashboard.__doc__
+    monkeypatch.setattr(dashboard_module, "_refuse_taken", lambda port: None)
     code, out, err = evalsvc("dashboard", "--db", db, "--port", "8599")
     assert (code, out) == (0, "") and "http://127.0.0.1:8599" in err
     (command,) = started
     assert command[-1] == db and any(os.path.basename(part) == "app.py" for part in command)  # noqa: PTH119
+
+
+def test_a_port_that_is_taken_is_said_before_any_address(evalsvc, db):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, out, err = evalsvc("dashboard", "--db", db, "--port", port, "--json")
+    assert code == 2 and json.loads(out)["error"]["kind"] == "ConfigError"
+    assert err == f"error: --port {port}: cannot be listened on (Address already in use); name another port\n"
 
 
 def test_the_server_ends_with_the_command(db, tmp_path):
@@ -210,6 +238,8 @@ def test_the_server_ends_with_the_command(db, tmp_path):
     )
     code = (
         "import evalsvc.dashboards.launch as launch, evalsvc.cli.main as main\n"
+        "import evalsvc.cli.dashboard as command\n"
+        "command._refuse_taken = lambda port: None\n"
         f"launch.streamlit_args = lambda *_, **__: [{str(server)!r}, {str(pid)!r}]\n"
         f"main.main(['dashboard', '--db', {str(db)!r}])\n"
     )

@@ -107,7 +107,39 @@ def test_no_cell_of_a_csv_is_a_formula():
 
 
 def test_another_format_is_refused(evalsvc, db):
-    assert "neither csv nor jsonl" in evalsvc("export", "base", "--format", "xlsx", "--db", db)[2]
+    assert (
+        "--format xlsx: is no format of an export; give csv or jsonl"
+        in evalsvc("export", "base", "--format", "xlsx", "--db", db)[2]
+    )
+
+
+def test_the_ending_of_the_file_says_the_format_and_how_many_rows_are_told(evalsvc, db, tmp_path):
+    out = tmp_path / "pairs.CSV"
+    code, said, err = evalsvc("export", "bad", "--against", "base", "--out", out, "--db", db)
+    assert (code, said, err) == (0, "", f"120 rows in {out}\n")
+    assert out.read_text().startswith("suite,family,")
+    named = tmp_path / "pairs.txt"
+    assert evalsvc("export", "bad", "--format", "jsonl", "--out", named, "--db", db)[0] == 0
+    assert named.read_text().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("o.xlsx", "ends in .xlsx, which is no format"), ("o", "has no ending that is a format")]
+)
+def test_an_ending_that_is_no_format_is_refused_with_those_that_are(evalsvc, db, tmp_path, name, says):
+    code, _, err = evalsvc("export", "bad", "--out", tmp_path / name, "--db", db)
+    assert code == 2 and says in err and "end it in .csv or .jsonl, or give --format csv or jsonl" in err
+    assert not (tmp_path / name).exists()
+
+
+def test_a_file_that_is_there_is_left_unless_forced(evalsvc, db, tmp_path):
+    out = tmp_path / "o.jsonl"
+    out.write_text("mine")
+    asked = ("export", "bad", "--out", out, "--db", db)
+    code, _, err = evalsvc(*asked)
+    assert code == 2 and f"{out}: is there already, and nothing was written; --force takes its place" in err
+    assert out.read_text() == "mine"
+    assert evalsvc(*asked, "-f")[0] == 0 and len(out.read_text().splitlines()) == 120
 
 
 def test_an_export_that_ends_early_leaves_what_was_there(evalsvc, db, tmp_path, monkeypatch):
@@ -120,7 +152,7 @@ def test_an_export_that_ends_early_leaves_what_was_there(evalsvc, db, tmp_path, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("evalsvc.exporting.write_csv", full)
-    code, _, err = evalsvc("export", "base", "--format", "csv", "--out", out, "--db", db)
+    code, _, err = evalsvc("export", "base", "--force", "--out", out, "--db", db)
     assert code == 2 and f"{out}: cannot be written (No space left on device)" in err
     assert out.read_text() == "from before" and list(out.parent.iterdir()) == [out]
 
@@ -130,7 +162,7 @@ def test_an_export_takes_the_place_and_the_mode_of_what_was_there_through_links(
     out.write_text("from before")
     out.chmod(0o640)
     link.symlink_to(out)
-    assert evalsvc("export", "base", "--out", link, "--db", db)[0] == 0
+    assert evalsvc("export", "base", "--format", "jsonl", "-f", "--out", link, "--db", db)[0] == 0
     assert link.is_symlink() and len(out.read_text().splitlines()) == 120 and out.stat().st_mode & 0o777 == 0o640
 
 

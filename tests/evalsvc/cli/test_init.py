@@ -25,6 +25,7 @@ def test_every_file_can_be_read_and_says_what_its_keys_are(evalsvc_json, tmp_pat
     assert (folder / job.experiment).is_file() and (folder / job.policy).is_file()
     steps = yaml.safe_load((folder / "ci.yaml").read_text())["jobs"]["gate"]["steps"]
     assert any("--gate policy.yaml" in step.get("run", "") for step in steps)
+    assert any('pip install "${EVALSVC}[engine]"' in step.get("run", "") for step in steps), "no index has it by name"
     assert all("#" in (folder / name).read_text() for name in FILES if name.endswith(".yaml"))
 
 

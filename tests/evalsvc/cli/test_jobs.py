@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -102,6 +103,29 @@ def test_executions_are_shown_cancelled_and_retried(evalsvc, evalsvc_json, plann
     code, out, err = evalsvc("jobs", "show", "nobody", "--db", db)
     assert (code, out) == (2, "") and "no executions" in err
     assert "missed" in evalsvc("jobs", "ls", "--jobs", planned / "jobs.yaml", "--db", db)[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("run-due",), "nothing is due"),
+        (("worker", "--once"), "nothing is queued that could be taken"),
+        (("worker", "--drain"), "nothing is queued that could be taken"),
+        (("scheduler", "--once"), "nothing became due"),
+    ],
+)
+def test_a_command_that_finds_nothing_to_do_says_so_and_what_comes_next(evalsvc, planned, command, why):
+    code, out, err = evalsvc(*command, "--jobs", planned / "jobs.yaml", "--db", planned / "empty.sqlite")
+    assert (code, out) == (0, "")
+    assert re.fullmatch(rf"{why}; next is nightly, planned for \d{{4}}-\d\d-\d\d 03:00 UTC\n", err)
+
+
+def test_what_another_worker_holds_is_said_where_nothing_is_left(evalsvc, planned, monkeypatch):
+    monkeypatch.chdir(planned)  # where the notice of the late execution lands
+    with open_store(planned / "r.sqlite") as store:
+        executions.lease(store, "other:1", datetime.now(UTC), 3600, ["nightly"])
+    code, _, err = evalsvc("worker", "--once", "--jobs", planned / "jobs.yaml", "--db", planned / "r.sqlite")
+    assert code == 0 and err.endswith("execution 1 of nightly: running, held by other:1\n")
 
 
 def test_new_and_key_contradict_each_other(evalsvc, planned):
