@@ -90,7 +90,9 @@ def shown(value: object) -> str:
             return "null"
         case bool():
             return str(value).lower()
-        case str() | int() | float():
+        case float():
+            return repr(value).removesuffix(".0")
+        case str() | int():
             text = repr(value)
             return text if len(text) <= 60 else f"{text[:57]}..."
         case list() | tuple():

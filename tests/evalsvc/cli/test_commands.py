@@ -152,9 +152,9 @@ def test_an_arm_without_samples_has_nothing_to_compare_and_exits_4(evalsvc, poli
         (40, 26, 1319, 1, 3, "more items would decide"),
         (0, 0, 0, 1, 4, "no samples"),
         (3, 3, 5, 1, 2, "3 lost and 3 gained do not fit into 5 items"),
-        (0, 0, 5, "nan", 2, "--margin nan"),
-        (0, 0, 5, -1, 2, "--margin -1"),
-        (0, 0, 5, "inf", 2, "--margin inf"),
+        (0, 0, 5, "nan", 2, "--margin: wants a finite number, not nan"),
+        (0, 0, 5, -1, 2, "--margin: wants at least 0, not -1"),
+        (0, 0, 5, "inf", 2, "--margin: wants a finite number, not inf"),
     ],
 )
 def test_verdict_of_counts(evalsvc, lost, gained, items, margin, code, says):
