@@ -13,7 +13,7 @@ ROOMS["evalsvc.dashboards"] = ROOT / "dashboards"
 HEAVY = {"torch", "triton", "transformers", "datasets", "lm_eval", "safetensors", "gguf"}
 LIGHT_ENGINE = {
     *("evalsvc.engine.precision", "evalsvc.engine.requests", "evalsvc.engine.sizes"),
-    *(f"evalsvc.engine.checkpoint.{name}_config" for name in ("compressed", "gptq", "words")),
+    *(f"evalsvc.engine.checkpoint.{name}_config" for name in ("awq", "compressed", "gptq", "words")),
 }
 
 

@@ -4,7 +4,7 @@ Files of the format's first version hold zero points less one. One of 0 has no s
 its place are taken for 0, for 16 or for a carry into the neighbour, by one reader or another, and refused here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from evalsvc.errors import CapabilityError, EngineError
 
 from .base import StoredTensor
 from .gptq_config import V1, V2, GptqConfig
-from .words import PLAIN, WORD, InWords, codes_along_inputs, codes_along_outputs, own_memory
+from .words import PLAIN, WORD, InWords, codes_along_inputs, codes_along_outputs, misfit, need, own_memory, places
 from .words_config import Words
 
 CODES = (".qweight",)
@@ -40,13 +40,9 @@ def join(config: GptqConfig, name: str, codes: StoredTensor, sides: Mapping[str,
     if words is None:
         reason = f"tensor {codes.name} is quantized, which the quantization_config of config.json says it is not"
         raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
-    for side in (ZERO, SCALE, *([ORDER] if config.ordered else [])):
-        if side not in sides:
-            raise EngineError(f"model {codes.file}: tensor {codes.name} has no {side} beside it; fetch the model again")
+    need((ZERO, SCALE, *([ORDER] if config.ordered else [])), codes, sides)
     if not _fits(words, codes, sides):
-        found = ", ".join(f"{t.name.rpartition('.')[2]} {tuple(t.shape)}" for t in (codes, *sides.values()))
-        reason = f"tensor {codes.name} is no {words}, which config.json says it is ({found})"
-        raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
+        raise misfit(words, codes, sides)
     shape = (codes.shape[1], codes.shape[0] * WORD // words.bits)
     _check_zeros(words, config.version, sides[ZERO], shape[0])
     group = _order(words, shape[1], sides)
@@ -107,29 +103,18 @@ def _order(words: Words, inputs: int, sides: Mapping[str, StoredTensor]) -> Tens
 
 def _check_zeros(words: Words, version: str, zero: StoredTensor, out: int) -> None:
     middle, ones = 2 ** (words.bits - 1), 2**words.bits - 1
-    places, where = (
-        list(_places(zero.rows(slice(None)), words.bits, out)),
-        f"model {zero.file}: zero points {zero.name}",
-    )
+    held, where = list(places(zero, words.bits, out)), f"model {zero.file}: zero points {zero.name}"
     if not words.symmetric:
-        if version == V1 and any(bool((place == ones).any()) for place in places):
-            raise CapabilityError(
-                f"{where} hold {ones}, which readers of {V1} take for several numbers; store it as {V2}"
-            )
+        if version == V1 and any(bool((place == ones).any()) for place in held):
+            what = f"{ones}, which readers of {V1} take for several numbers"
+            raise CapabilityError(f"{where} hold {what}; store the model as {V2}")
         return
     other = V2 if version == V1 else V1
-    held, foreign = (middle - (one == V1) for one in (version, other))
-    if all(bool((place == held).all()) for place in places):
+    own, foreign = (middle - (one == V1) for one in (version, other))
+    if all(bool((place == own).all()) for place in held):
         return
-    if all(bool((place == foreign).all()) for place in places):
+    if all(bool((place == foreign).all()) for place in held):
         remedy = f"write checkpoint_format: {other} into its quantization_config if it is one"
         raise EngineError(f"{where} are those of a {other} file, and config.json says {version}; {remedy}")
     remedy = "write sym: false into its quantization_config if they are right"
     raise EngineError(f"{where} are not all {middle}, and config.json says sym: true; {remedy}")
-
-
-def _places(words: Tensor, bits: int, out: int) -> Iterator[Tensor]:
-    """Codes by their place in a word, of as many columns as there are."""
-    each = WORD // bits
-    for place in range(each):
-        yield (words[:, : -(-(out - place) // each)] >> place * bits) & (2**bits - 1)

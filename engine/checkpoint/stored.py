@@ -9,7 +9,7 @@ import torch
 
 from evalsvc.errors import CapabilityError, EngineError
 
-from . import compressed, fp8_blocks, gptq, gptq_config, mxfp4
+from . import awq, awq_config, compressed, fp8_blocks, gptq, gptq_config, mxfp4
 from .base import StoredTensor
 from .compressed_config import METHOD, quantization_of, read_compressed
 from .shards import name_of, refusal
@@ -65,9 +65,11 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
         return Scheme(compressed.CODES, compressed.SIDES, compressed.WHOLE, join, compressed.LEFT_OUT)
     if method == gptq_config.METHOD:
         return Scheme(gptq.CODES, gptq.SIDES, gptq.WHOLE, partial(gptq.join, gptq_config.read_gptq(asked)))
+    if method == awq_config.METHOD:
+        return Scheme(awq.CODES, awq.SIDES, awq.WHOLE, partial(awq.join, awq_config.read_awq(asked)))
     raise CapabilityError(
         f"the checkpoint is already quantized in a way that is not read (quant_method {method!r}); "
-        f"read: fp8 in blocks of 128, mxfp4, {METHOD}, gptq; give the bf16 or fp32 original"
+        f"read: fp8 in blocks of 128, mxfp4, {METHOD}, gptq, awq; give the bf16 or fp32 original"
     )
 
 

@@ -6,12 +6,13 @@ in the scales' type: the difference is exact, and the product is rounded once.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from evalsvc.errors import CapabilityError
+from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.int4 import ZERO_DTYPE
 
 from ..blocks import row_blocks
@@ -52,6 +53,31 @@ def codes_along_outputs(words: Tensor, bits: int, start: int, stop: int, order: 
     some = words[:, first : -(-stop // each), None]
     codes = ((some >> places * bits) & (2**bits - 1)).to(ZERO_DTYPE).flatten(1)
     return codes[:, start - first * each : stop - first * each]
+
+
+def places(zero: StoredTensor, bits: int, out: int) -> Iterator[Tensor]:
+    """Zero points by their place in a word, without what is left of the last one. Shape of each: (groups, words)."""
+    words, each = zero.rows(slice(None)), WORD // bits
+    for place in range(each):
+        yield (words[:, : -(-(out - place) // each)] >> place * bits) & (2**bits - 1)
+
+
+def need(needed: Sequence[str], codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> None:
+    """Refuses codes that lie alone.
+
+    Raises:
+        EngineError: One that goes with them is missing.
+    """
+    for side in needed:
+        if side not in sides:
+            raise EngineError(f"model {codes.file}: tensor {codes.name} has no {side} beside it; fetch the model again")
+
+
+def misfit(words: Words, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> EngineError:
+    """That tensors are not what the quantization_config says."""
+    found = ", ".join(f"{t.name.rpartition('.')[2]} {tuple(t.shape)}" for t in (codes, *sides.values()))
+    reason = f"tensor {codes.name} is no {words}, which config.json says it is ({found})"
+    return EngineError(f"model {codes.file}: {reason}; fetch the model again")
 
 
 @dataclass(frozen=True)

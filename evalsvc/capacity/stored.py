@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from evalsvc.engine.checkpoint.awq_config import METHOD as AWQ
+from evalsvc.engine.checkpoint.awq_config import AwqConfig, read_awq
 from evalsvc.engine.checkpoint.compressed_config import METHOD, CompressedConfig, quantization_of, read_compressed
 from evalsvc.engine.checkpoint.gptq_config import METHOD as GPTQ
 from evalsvc.engine.checkpoint.gptq_config import GptqConfig, read_gptq
@@ -23,7 +25,7 @@ class Stored:
     def __init__(self, config: Mapping[str, Any], name: str):
         self._asked, self._name = quantization_of(config), name
         self._compressed: CompressedConfig | None = None
-        self._gptq: GptqConfig | None = None
+        self._words: GptqConfig | AwqConfig | None = None
 
     def format_of(self, module: str) -> WeightFormat:
         """What a linear is stored in; plain numbers are bf16.
@@ -37,7 +39,7 @@ class Stored:
         method = asked.get("quant_method") if isinstance(asked, Mapping) else asked
         if method == METHOD:
             return self._of_group(asked, module)
-        if method == GPTQ:
+        if method in (GPTQ, AWQ):
             return self._of_words(asked, module)
         if method == "fp8" and asked.get("weight_block_size") == [FP8_BLOCK, FP8_BLOCK]:
             left = asked.get("modules_to_not_convert") or []
@@ -57,14 +59,14 @@ class Stored:
 
     def _of_words(self, asked: Mapping[str, Any], module: str) -> WeightFormat:
         try:
-            self._gptq = self._gptq or read_gptq(asked)
+            self._words = self._words or (read_gptq if asked["quant_method"] == GPTQ else read_awq)(asked)
         except CapabilityError as error:
             raise self._refusal(str(error)) from None
-        words = self._gptq.words_of(module)
+        words, ordered = self._words.words_of(module), isinstance(self._words, GptqConfig) and self._words.ordered
         if words is None:
             return BF16
-        if words.own_format is None or self._gptq.ordered:
-            order = ", inputs in another order" if self._gptq.ordered else ""
+        if words.own_format is None or ordered:
+            order = ", inputs in another order" if ordered else ""
             raise self._refusal(f"{module} is stored as {words}{order}, which is no plan's format")
         return words.own_format
 

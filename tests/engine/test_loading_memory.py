@@ -41,6 +41,7 @@ while line := sys.stdin.readline():
     os._exit(0)
 """
 DENSE_PLANS = ["w=bf16", "w=int4:g32:asym", "w=fp8:block128:lm_head", "w=int8", "w=nvfp4"]
+IN_FOUR_BITS = ("packed", "awq", "gptq")
 MIXTURE_PLANS = ["w=bf16", "w=int4:g32", "w=fp8"]
 HIDDEN, WIDTH, EXPERTS = 1024, 1024, 16
 ONE_EXPERT = 3 * HIDDEN * WIDTH * 2  # bytes in bf16
@@ -117,8 +118,27 @@ def write(path: Path, files: int, config: Any) -> Path:
     return path
 
 
-def pack_experts(path: Path) -> None:
-    """Holds a model's experts as compressed-tensors packs them, in groups of 32, like Kimi K2's."""
+def packed_expert(out: int, inputs: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """An expert's matrix as compressed-tensors packs it, in groups of 32, like Kimi K2's."""
+    words = torch.randint(-(2**31), 2**31, (out, inputs // 8), generator=generator, dtype=torch.int32)
+    scale = torch.rand(out, inputs // 32, generator=generator).bfloat16()
+    return {"weight_packed": words, "weight_scale": scale, "weight_shape": torch.tensor([out, inputs])}
+
+
+def expert_in_words(out: int, inputs: int, generator: torch.Generator, along_outputs: bool) -> dict[str, torch.Tensor]:
+    """An expert's matrix as AWQ or GPTQ holds it, in groups of 32 with zero points."""
+    shape = (inputs, out // 8) if along_outputs else (inputs // 8, out)
+    words = torch.randint(-(2**31), 2**31, shape, generator=generator, dtype=torch.int32)
+    scale = torch.rand(inputs // 32, out, generator=generator).half()
+    return {
+        "qweight": words,
+        "scales": scale,
+        "qzeros": torch.full((inputs // 32, out // 8), 0x66666666, dtype=torch.int32),
+    }
+
+
+def pack_experts(path: Path, kind: str) -> None:
+    """Holds a model's experts in 4 bits."""
     index = path / "model.safetensors.index.json"
     placed = json.loads(index.read_text())["weight_map"]
     generator = torch.Generator().manual_seed(0)
@@ -126,20 +146,25 @@ def pack_experts(path: Path) -> None:
         tensors = load_file(file)
         for name in [name for name in tensors if ".experts." in name]:
             out, inputs = tensors.pop(name).shape
-            words = torch.randint(-(2**31), 2**31, (out, inputs // 8), generator=generator, dtype=torch.int32)
-            held = {"packed": words, "scale": torch.rand(out, inputs // 32, generator=generator).bfloat16()}
-            held["shape"] = torch.tensor([out, inputs])
-            tensors |= {f"{name}_{end}": tensor for end, tensor in held.items()}
+            if kind == "packed":
+                held = packed_expert(out, inputs, generator)
+            else:
+                held = expert_in_words(out, inputs, generator, along_outputs=kind == "awq")
+            tensors |= {f"{name.removesuffix('.weight')}.{end}": tensor for end, tensor in held.items()}
         save_file(tensors, file)
         placed = {name: other for name, other in placed.items() if other != file.name}
         placed |= dict.fromkeys(tensors, file.name)
     index.write_text(json.dumps({"weight_map": placed}))
     weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
     asked = {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
-    }
+        "packed": {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        },
+        "awq": {"quant_method": "awq", "bits": 4, "group_size": 32},
+        "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False},
+    }[kind]
     config = json.loads((path / "config.json").read_text()) | {"quantization_config": asked}
     (path / "config.json").write_text(json.dumps(config))
 
@@ -169,14 +194,14 @@ def dense(tmp_path_factory) -> Path:
 def mixture(tmp_path_factory) -> Callable[[str], Path]:
     """A mixture of 48 experts of 6 MB in 300 MB: `qwen3_moe` has its experts one by one, `gpt_oss` a layer's in one.
 
-    `packed` is a qwen3_moe whose experts are packed in int4.
+    `packed`, `awq` and `gptq` are a qwen3_moe whose experts are held in 4 bits.
     """
     made: dict[str, Path] = {}
 
     def make(kind: str) -> Path:
         if kind not in made:
             config = AutoConfig.for_model(
-                "qwen3_moe" if kind == "packed" else kind,
+                "qwen3_moe" if kind in IN_FOUR_BITS else kind,
                 hidden_size=HIDDEN,
                 intermediate_size=WIDTH,
                 moe_intermediate_size=WIDTH,
@@ -190,10 +215,10 @@ def mixture(tmp_path_factory) -> Callable[[str], Path]:
                 head_dim=64,
                 tie_word_embeddings=True,
             )
-            files = 6 if kind == "packed" else 12  # of tens of megabytes each, when they are packed
+            files = 6 if kind in IN_FOUR_BITS else 12  # of tens of megabytes each, when they are packed
             made[kind] = write(tmp_path_factory.mktemp(kind), files, config)
-            if kind == "packed":
-                pack_experts(made[kind])
+            if kind in IN_FOUR_BITS:
+                pack_experts(made[kind], kind)
         return made[kind]
 
     return make
@@ -217,6 +242,8 @@ def test_loading_never_holds_more_than_what_stays_one_file_and_a_tenth(dense, me
     [
         *((kind, plan) for kind in ("qwen3_moe", "gpt_oss") for plan in MIXTURE_PLANS),
         *(("packed", plan) for plan in ("w=bf16", "w=int4:g32")),
+        ("awq", "w=int4:g32:asym"),
+        ("gptq", "w=bf16"),
     ],
 )
 def test_loading_a_mixture_holds_one_expert_and_one_file_over_what_stays(mixture, measure, kind, plan):

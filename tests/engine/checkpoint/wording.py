@@ -5,12 +5,21 @@ columns 0, 2, 4, 6, 1, 3, 5, 7 from the lowest place up; zero points lie along t
 one. Nothing here is shared with what reads them.
 """
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from evalsvc.engine.checkpoint.directory import ModelDirectory
+from evalsvc.engine.checkpoint.open import open_checkpoint
+from evalsvc.engine.precision import parse_plan
+from evalsvc.engine.weights import WeightSet
+
+PLAIN = ("norm", "embed_tokens", "lm_head", "mlp.gate.", "bias")
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -69,6 +78,34 @@ class Numbers:
     def decoded(self) -> Tensor:
         """In the scales' type; a product of so few bits is exact in fp32, so that it is rounded once."""
         return self.exact().float().to(self.scales.dtype)
+
+
+WIDE = {"hidden_size": 160, "intermediate_size": 288, "moe_intermediate_size": 192}
+KINDS = {
+    "4 bits": Kind(),
+    "4 bits, zeros": Kind(symmetric=False),
+    "4 bits, v2": Kind(version="gptq_v2"),
+    "4 bits, zeros, v2": Kind(version="gptq_v2", symmetric=False),
+    "4 bits, channel": Kind(size=-1),
+    "4 bits, in another order": Kind(ordered=True, symmetric=False),
+    "4 bits, last group cut short": Kind(size=64, symmetric=False),
+    "8 bits": Kind(bits=8, size=-1),
+    "8 bits, groups, zeros": Kind(bits=8, symmetric=False),
+    "8 bits, zeros, v2": Kind(bits=8, size=-1, symmetric=False, version="gptq_v2"),
+    "8 bits, in another order": Kind(bits=8, ordered=True),
+    "awq": Kind(version="awq", symmetric=False),
+    "awq, without zeros": Kind(version="awq"),
+    "awq, channel": Kind(version="awq", symmetric=False, size=-1),
+}
+OWN = {
+    "4 bits": "int4:g32:sym",
+    "4 bits, v2": "int4:g32:sym",
+    "4 bits, zeros": "int4:g32:asym",
+    "4 bits, zeros, v2": "int4:g32:asym",
+    "8 bits": "int8:channel",
+    "awq": "int4:g32:asym",
+    "awq, without zeros": "int4:g32:sym",
+}
 
 
 def numbers(kind: Kind, shape: tuple[int, int], seed: int = 0) -> Numbers:
@@ -138,3 +175,63 @@ def _pack(codes: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Ten
     words = sum(filled[..., column] << (bits * place) for place, column in enumerate(order or range(each)))
     assert isinstance(words, Tensor)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
+
+
+def one_matrix(path: Path, kind: Kind, local: dict[str, Tensor], **fields: Any) -> ModelDirectory:
+    """A directory of one matrix, `layer.weight`."""
+    save_file({f"layer.{leaf}": tensor for leaf, tensor in local.items()}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(kind.config(**fields)))
+    return ModelDirectory(path)
+
+
+def held(path: Path, plan: str) -> WeightSet:
+    return WeightSet(open_checkpoint(path), parse_plan(plan).prefill.weights, {})
+
+
+def store(kind: Kind, other: dict[str, Kind | None] | None = None):
+    """What a tiny model's files hold of random codes; some matrices by the end of their names otherwise."""
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for seed, (name, tensor) in enumerate(sorted(tensors.items())):
+            module = name.removesuffix(".weight")
+            of = next((k for end, k in (other or {}).items() if module.endswith(end)), kind)
+            if of is None or any(part in name for part in PLAIN):
+                found[name] = tensor
+            else:
+                local = stored_as(of, numbers(of, tuple(tensor.shape), seed))
+                found |= {f"{module}.{leaf}": part for leaf, part in local.items()}
+        return found
+
+    return edit
+
+
+def decode(kind: Kind):
+    """What the same stands for: exact numbers in fp32."""
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            if any(part in name for part in PLAIN)
+            else numbers(kind, tuple(tensor.shape), seed).exact().float()
+            for seed, (name, tensor) in enumerate(sorted(tensors.items()))
+        }
+
+    return edit
+
+
+def without(leaf: str):
+    return lambda local: {name: tensor for name, tensor in local.items() if name != leaf}
+
+
+def changed(**tensors):
+    return lambda local: local | {leaf: edit(local[leaf]) for leaf, edit in tensors.items()}
+
+
+def with_first(value: float):
+    def edit(tensor: Tensor) -> Tensor:
+        tensor = tensor.clone()
+        tensor.view(-1)[0] = value
+        return tensor
+
+    return edit

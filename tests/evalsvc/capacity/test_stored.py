@@ -41,6 +41,7 @@ INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "sy
 FP8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
 
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 
 
@@ -125,18 +126,32 @@ def test_a_head_is_packed_where_the_files_have_it_so():
 
 
 @pytest.mark.parametrize(
-    ("fields", "plan"),
+    ("asked", "plan"),
     [
-        ({}, "w=int4:g128"),
-        ({"sym": False, "group_size": 32}, "w=int4:g32:asym"),
-        ({"bits": 8, "group_size": -1}, "w=int8:w8a16"),
-        ({"lm_head": True}, "w=int4:g128:lm_head"),
+        (GPTQ, "w=int4:g128"),
+        (GPTQ | {"sym": False, "group_size": 32}, "w=int4:g32:asym"),
+        (GPTQ | {"bits": 8, "group_size": -1}, "w=int8:w8a16"),
+        (GPTQ | {"lm_head": True}, "w=int4:g128:lm_head"),
+        (AWQ, "w=int4:g128:asym"),
+        (AWQ | {"zero_point": False, "group_size": 64}, "w=int4:g64"),
     ],
 )
-def test_gptq_is_the_plans_format_that_has_its_codes(fields, plan):
+def test_gptq_and_awq_are_the_plans_format_that_has_their_codes(asked, plan):
     config = read_json("llama-3.1-8b")
-    found = placed(config | {"quantization_config": GPTQ | fields}, "w=stored").weights
+    found = placed(config | {"quantization_config": asked}, "w=stored").weights
     assert found == placed(config, plan).weights
+
+
+def test_what_awq_does_not_convert_is_bf16():
+    config = read_json("llama-3.1-8b")
+    left = AWQ | {"modules_to_not_convert": ["self_attn"]}
+    found = placed(config | {"quantization_config": left}, "w=stored").weights
+    bf16, int4 = (placed(config, plan).weights for plan in ("w=bf16", "w=int4:g128:asym"))
+    assert found["MLP"] == int4["MLP"] and found["attention"] == int4["attention"]  # no name ends so
+    left = AWQ | {"modules_to_not_convert": [r"model\.layers\.\d+\.self_attn", "down_proj"]}
+    found = placed(config | {"quantization_config": left}, "w=stored").weights
+    assert found["attention"] == bf16["attention"]
+    assert 3 * found["MLP"] == 2 * int4["MLP"] + bf16["MLP"]
 
 
 def test_what_a_pattern_of_gptq_leaves_out_is_bf16():
@@ -161,6 +176,11 @@ def read_json(name: str) -> dict[str, Any]:
         ({"quant_method": "bitsandbytes"}, "stored by 'bitsandbytes' in a way that no plan's format is"),
         ({"quant_method": "gptq"}, "it is stored by gptq, and its quantization_config has bits 0"),
         (GPTQ | {"bits": 8}, "is stored as gptq (8 bits, one scale a group of 128), which is no plan's format"),
+        (
+            AWQ | {"version": "gemv"},
+            "it is stored by awq, and its quantization_config has version 'gemv'; read is gemm",
+        ),
+        (AWQ | {"group_size": -1}, "is stored as awq (4 bits, one scale a channel, zero points), which is no plan's"),
         (GPTQ | {"desc_act": True}, "one scale a group of 128), inputs in another order, which is no plan's format"),
         ({"quant_method": "mxfp4"}, "stored by 'mxfp4'"),
     ],
