@@ -104,7 +104,7 @@ def _table(points: list[Point], words: dict[str, str]) -> pd.DataFrame:
             "drop, points": frames.number_column([_points(point.drop) for point in newest]),
             "95 % lower": frames.number_column([_points(low) for low, _ in intervals]),
             "95 % upper": frames.number_column([_points(high) for _, high in intervals]),
-            "level": frames.text_column(["changed" if point.change else "" for point in newest]),
+            "level": frames.text_column(["new" if point.change else "" for point in newest]),
             "since the run before": frames.text_column(
                 ["; ".join(said for said in (point.fault, *point.changed) if said) for point in newest]
             ),

@@ -14,6 +14,7 @@ from evalsvc.evidence import (
     counted_of,
     differing_factors,
     find_faults,
+    in_order,
     pairing_verified,
     with_metric,
     with_mode,
@@ -106,8 +107,8 @@ def decide_gate(
     rows = describe_families(averaged, differing, policy, looks)
     bare_rows = describe_families(bare, differing, policy, looks)
     counted, modes_of = counted_by_suite(averaged, differing), counted_of(bare, differing)
-    met = {factor for row in rows or bare_rows if row.counted and not row.blind for factor in row.factors_met}
-    uncovered = tuple(factor for factor in differing if factor not in met)
+    met, met_by_modes = _factors_met(rows), _factors_met(bare_rows)
+    uncovered = tuple(factor for factor in differing if factor not in met | met_by_modes)
     faults += _run_faults(uncovered if pairs else (), aa)
     claims = make_claims(counted, policy, modes_of)
     seen = judge(claims, policy, looks=looks)
@@ -138,7 +139,7 @@ def decide_gate(
             *outcome.notes,
             *asks,
             *unseen,
-            *unjudged_prompts(bare),
+            *unjudged_prompts(bare, in_order(met_by_modes - met) if rows else ()),
             *decision_notes(rows, candidate, verified=verified, nothing_differs=plain),
         ),
         policy=policy.model_dump(mode="json", exclude_none=True),
@@ -156,6 +157,10 @@ def decide_gate(
         probe=candidate.probe or {},
         rows=tuple(in_table_order({k: r for k, r in verdicts.items() if r.scope != "family"}, rows)),
     )
+
+
+def _factors_met(rows: Sequence[Row]) -> set[str]:
+    return {factor for row in rows if row.counted and not row.blind for factor in row.factors_met}
 
 
 def _run_faults(uncovered: Sequence[str], aa: AAResult | None) -> Iterator[str]:

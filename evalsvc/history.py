@@ -1,6 +1,6 @@
 """One arm's drop over its runs, each against one frozen baseline: where its level changed, and what changed with it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +45,28 @@ class Point:
     in_units: bool = False
 
 
+@dataclass(frozen=True)
+class Histories:
+    """The series of an arm against one baseline.
+
+    Attributes:
+        by_suite: Oldest run first; of all suites pooled under the empty name, unless they are about a metric.
+        elsewhere: The arm in runs that were asked nothing of what the baseline was, with the suites of each.
+    """
+
+    by_suite: dict[str, list[Point]]
+    elsewhere: dict[str, list[str]]
+
+
 def history(store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05) -> list[Point]:
     """The series of an arm over all suites pooled; as `histories`."""
-    return histories(store, baseline, name, alpha=alpha)[POOLED]
+    return histories(store, baseline, name, alpha=alpha).by_suite[POOLED]
 
 
 def histories(
     store: Store, baseline: ArmRecord, name: str, *, alpha: float = 0.05, measure: Measure = OWN
-) -> dict[str, list[Point]]:
-    """The series of an arm by suite, oldest run first, with their change points: alerts, never verdicts.
+) -> Histories:
+    """The series of an arm by suite, with their change points: alerts, never verdicts.
 
     Args:
         store: Where the runs are.
@@ -62,29 +75,81 @@ def histories(
         alpha: A level changes where the permutation p of a split is at most this.
         measure: What is compared. Series of the items' own metric that were kept (`keep_series`) are not read again.
 
-    Returns:
-        By suite, and of all suites pooled under the empty name, unless the metric has units of its own.
-
     Raises:
-        EvidenceError: No finished run has this arm.
+        EvidenceError: No finished run has this arm, or none that was asked anything of what the baseline was.
         ConfigError: The measure names a metric that no run of it has.
     """
     arms = arms_of(store, baseline, name)
-    times = queries.begun(store)
-    found: dict[str, list[Point]] = {}
-    for before, arm in zip([None, *arms], arms, strict=False):
-        about = {"address": arm.address, "created_at": times[arm.run_id], "changed": changes_since(before, arm)}
-        figures = figures_of(store, baseline, arm, measure)
-        for suite in figures:
-            found.setdefault(suite, [])
-        for suite, points in found.items():
-            fault = {"fault": "not asked in this run"}
-            points.append(Point(**about, **figures.get(suite, figures[POOLED] if set(figures) == {POOLED} else fault)))
-    if set(found) == {POOLED} and any(point.fault == unscored(measure.metric) for point in found[POOLED]):
+    figures = {arm.id: figures_of(store, baseline, arm, measure) for arm in arms}
+    elsewhere = _elsewhere(store, baseline, [arm for arm in arms if _fault(figures[arm.id])])
+    arms = [arm for arm in arms if arm.address not in elsewhere]
+    if not arms:
+        there = "; ".join(by_suites(elsewhere))
+        raise EvidenceError(f"no run of {name} was asked anything that {baseline.address} was: {there}")
+    if all(_fault(figures[arm.id]) for arm in arms) and any(
+        _fault(figures[arm.id]) == unscored(measure.metric) for arm in arms
+    ):
         known = queries.metrics_of(store, arms[-1])
         there = f"metrics are {', '.join(known)}" if known else "it has no scores"
         raise ConfigError(f"{unscored(measure.metric)} in any run of {name} and in {baseline.address}; {there}")
-    return {suite: with_change_points(points, alpha=alpha) for suite, points in sorted(found.items())}
+    found = _series(store, arms, [figures[arm.id] for arm in arms], pooled=not measure.metric)
+    return Histories({suite: with_change_points(points, alpha=alpha) for suite, points in found.items()}, elsewhere)
+
+
+_Figures = dict[str, dict[str, Any]]
+
+
+def _series(
+    store: Store, arms: Sequence[ArmRecord], figures: Sequence[_Figures], *, pooled: bool
+) -> dict[str, list[Point]]:
+    """By suite the points of all runs from the first one that was asked it; the pooled series alone where none is."""
+    suites = sorted(set[str]().union(*figures) - {POOLED})
+    times = queries.begun(store)
+    about = [
+        {"address": arm.address, "created_at": times[arm.run_id], "changed": changes_since(before, arm)}
+        for before, arm in zip([None, *arms], arms, strict=False)
+    ]
+    found = {}
+    for suite in [POOLED, *suites] if pooled or not suites else suites:
+        of_runs = [of_suite(each, suite) for each in figures]
+        begins = next(n for n, each in enumerate(of_runs) if each is not _NOT_ASKED)
+        points = zip(about[begins:], of_runs[begins:], strict=True)
+        found[suite] = [Point(**known, **each) for known, each in points]
+    return found
+
+
+_NOT_ASKED: dict[str, Any] = {"fault": "not asked in this run"}
+
+
+def of_suite(figures: _Figures, suite: str) -> dict[str, Any]:
+    """A run's figures of a suite; the fault of the whole run where it has one."""
+    return figures[suite] if suite in figures else figures[POOLED] if _fault(figures) else _NOT_ASKED
+
+
+def _fault(figures: _Figures) -> str:
+    """Why a whole run cannot be compared; empty where it can."""
+    return figures[POOLED].get("fault", "") if set(figures) == {POOLED} else ""
+
+
+def _elsewhere(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> dict[str, list[str]]:
+    """Of these arms those that were asked no suite of the baseline's, with the suites of each."""
+    asked = set(queries.suites_of(store, baseline)) if arms else set[str]()
+    held = {arm.address: queries.suites_of(store, arm) for arm in arms}
+    return {address: suites for address, suites in held.items() if suites and not asked & set(suites)}
+
+
+def by_suites(elsewhere: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Runs that were asked other suites, those of the same ones together."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for address, suites in elsewhere.items():
+        together.setdefault(tuple(suites), []).append(address)
+    for suites, addresses in together.items():
+        yield f"{few(addresses)} ({', '.join(suites)})"
+
+
+def few(names: Sequence[str], limit: int = 4) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def arms_of(store: Store, baseline: ArmRecord, name: str) -> list[ArmRecord]:

@@ -1,11 +1,12 @@
 """The figures of one run of an arm against a frozen baseline, by suite; kept, so that a long history is fast."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, find_faults
-from evalsvc.limits import Better
+from evalsvc.evidence import average_repeats, counted_of, differing_factors, find_faults, with_metric, with_mode
+from evalsvc.limits import Better, Margin
+from evalsvc.modes import FREE, PREFIX
 from evalsvc.policy import Policy
 from evalsvc.reading import OWN as OWN_READING
 from evalsvc.reading import Reading, holds, measure_pairs, read_side
@@ -79,16 +80,28 @@ def _read(figures: Mapping[str, Any]) -> dict[str, Any]:
 def _computed(store: Store, baseline: ArmRecord, arm: ArmRecord, measure: Measure) -> dict[str, dict[str, Any]]:
     every = set(queries.suites_of(store, arm)) if measure.metric else set[str]()
     pairs = queries.pairs(store, baseline, arm, scores_of=every)
-    faults = find_faults(baseline, arm, pairs, _POLICY)
+    policy = _policy(measure.metric, every)
+    faults = find_faults(baseline, arm, pairs, policy)
     if faults:
         return {POOLED: {"fault": faults[0]}}
-    counted = counted_by_suite(average_repeats(pairs), differing_factors(baseline, arm))
+    averaged = average_repeats(pairs)
+    read = [*with_metric(averaged), *with_mode(averaged, policy)]
+    counted = counted_of(read, differing_factors(baseline, arm))
     if not measure.metric:
         together = [pair for members in counted.values() for pair in members]
         return {name: _figures(members, OWN_READING) for name, members in {POOLED: together, **counted}.items()}
     about = {suite: [p for p in members if _holds(p, measure.metric)] for suite, members in counted.items()}
     found = {suite: _figures(members, _reading(members, measure)) for suite, members in about.items() if members}
     return found or {POOLED: {"fault": unscored(measure.metric)}}
+
+
+def _policy(metric: str, suites: Collection[str]) -> Policy:
+    """What runs are held to. Of a failure mode prompts that carry no verdict are read too."""
+    if not metric.startswith((PREFIX, FREE)):
+        return _POLICY
+    return _POLICY.model_copy(
+        update={"margins": [Margin(suite=suite, metric=metric, margin_points=1) for suite in suites]}
+    )
 
 
 def unscored(metric: str) -> str:

@@ -54,14 +54,20 @@ def unseen_losses(pooled: Row | None, alpha: float) -> list[str]:
     ]
 
 
-def unjudged_prompts(pairs: Sequence[Pair]) -> list[str]:
-    """What a verdict about failure modes does not say of prompts that have nothing else to verify."""
+def unjudged_prompts(pairs: Sequence[Pair], met_by_them_alone: Sequence[str] = ()) -> list[str]:
+    """What a verdict about failure modes does not say of prompts that have nothing else to verify.
+
+    Args:
+        pairs: The prompts.
+        met_by_them_alone: Differing factors that no item with something to verify met.
+    """
     if not pairs:
         return []
     suites = ", ".join(sorted({pair.suite for pair in pairs}))
     return [
         f"{len(pairs):,} prompt{'s' * (len(pairs) != 1)} of {suites} without `check` or `constraints`: only the "
         "failure modes that rules name are judged, not whether answers are right"
+        + (f"; {', '.join(met_by_them_alone)} met by these alone" if met_by_them_alone else "")
     ]
 
 

@@ -19,9 +19,10 @@ def history(
 ) -> None:
     """Show an arm's drop over its runs, each against one frozen baseline, and where its level changed.
 
-    All suites pooled run by run, and of each suite its change points; --suite shows one run by run. A change point is
-    an alert and no verdict: its p says how often the same runs in random order split as well. A look: exits 0, 4 when
-    no run has the arm, 2 for mistakes.
+    All suites pooled run by run, and of each suite its change points; --suite shows one run by run, --metric each.
+    Runs that were asked nothing of what the baseline was are left out, and named. A change point is an alert and no
+    verdict: its p says how often the same runs in random order split as well. A look: exits 0, 4 when no run can be
+    compared, 2 for mistakes.
 
     \b
     Examples:
@@ -31,33 +32,32 @@ def history(
     from contextlib import suppress
 
     from evalsvc.cli.common import print_json, stdout_console
-    from evalsvc.cli.history_report import render_histories, series_document
+    from evalsvc.cli.history_report import no_such_suite, render_histories, series_document
     from evalsvc.errors import ConfigError, StoreError
     from evalsvc.history import arms_of, histories
     from evalsvc.series import POOLED, Measure, keep_series
-    from evalsvc.store.queries import resolve_arm
+    from evalsvc.store import queries
     from evalsvc.store.session import open_store
 
     if lower and metric is None:
         raise ConfigError("--lower is about a --metric: of right answers more is always better")
     measure = Measure(metric or "", "lower" if lower else "higher")
     with open_store(db, read_only=True) as store:
-        base = resolve_arm(store, baseline)
+        base = queries.resolve_arm(store, baseline)
         found = histories(store, base, arm, alpha=alpha, measure=measure)
         arms = arms_of(store, base, arm)
-    if suite is not None and suite not in found:
-        known = ", ".join(name for name in found if name != POOLED)
-        if not known:
-            raise ConfigError(f"no run of {arm} can be shown by suite: {found[POOLED][-1].fault}")
-        raise ConfigError(f"no run of {arm} has suite '{suite}'; suites are {known}")
+    by_suite = found.by_suite
+    if suite is not None and suite not in by_suite:
+        raise ConfigError(no_such_suite(arm, base, suite, found))
     if metric is None:
         with suppress(StoreError), open_store(db) as store:  # where nobody may write, the next look computes again
             keep_series(store, base, arms)
-    chosen = found if suite is None else {suite: found[suite]}
+    chosen = by_suite if suite is None else {suite: by_suite[suite]}
     if json:
         document = {"arm": arm, "baseline": base.address, "metric": metric, "better": measure.better}
         first = next(iter(chosen.values()))
         suites = {name: series_document(points) for name, points in chosen.items() if name != POOLED}
-        print_json({"schema": "evalsvc.history/1", **document, "points": series_document(first), "suites": suites})
+        document |= {"points": series_document(first), "suites": suites, "elsewhere": found.elsewhere}
+        print_json({"schema": "evalsvc.history/1", **document})
     else:
-        stdout_console().print(render_histories(chosen, base, measure))
+        stdout_console().print(render_histories(chosen, base, measure, found.elsewhere))

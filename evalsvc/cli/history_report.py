@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evalsvc.cli.common import one_line
-from evalsvc.history import Point
+from evalsvc.history import Histories, Point, by_suites, few
 from evalsvc.row import format_p, format_points, plain_json
 from evalsvc.series import POOLED, Measure
 from evalsvc.store.records import ArmRecord
@@ -36,7 +36,21 @@ def series_document(points: Sequence[Point]) -> list[dict[str, Any]]:
     return documents
 
 
-def render_histories(found: Mapping[str, Sequence[Point]], baseline: ArmRecord, measure: Measure) -> RenderableType:
+def no_such_suite(arm: str, baseline: ArmRecord, suite: str, found: Histories) -> str:
+    """Why a suite has no series: what there is, and which runs have it beside this baseline."""
+    known = ", ".join(name for name in found.by_suite if name != POOLED)
+    having = [address for address, suites in found.elsewhere.items() if suite in suites]
+    if having:
+        there = f"suite '{suite}' was asked in {few(having)}, and not of {baseline.address}"
+        return f"{there}; name a baseline that has it" + (f", or a suite of {known}" if known else "")
+    if not known:
+        return f"no run of {arm} can be shown by suite: {found.by_suite[POOLED][-1].fault}"
+    return f"no run of {arm} has suite '{suite}'; suites are {known}"
+
+
+def render_histories(
+    found: Mapping[str, Sequence[Point]], baseline: ArmRecord, measure: Measure, elsewhere: Mapping[str, Sequence[str]]
+) -> RenderableType:
     """The pooled series run by run, then each suite's change points; where nothing is pooled, each suite run by run."""
     pooled = POOLED in found
     parts: list[RenderableType] = []
@@ -46,9 +60,13 @@ def render_histories(found: Mapping[str, Sequence[Point]], baseline: ArmRecord, 
         if suite != POOLED:
             parts.append(Text(one_line(suite), "bold"))
         parts.append(_table(points, _change_in(measure)))
+        parts += [Text(one_line(f"{point.address}: {'; '.join(said)}")) for point in points if (said := _said(point))]
     parts.append(Text(_caption(found, one_line(baseline.address), measure)))
     if pooled:
         parts += [Text(one_line(line)) for suite in found if suite != POOLED for line in _lines(suite, found[suite])]
+    if elsewhere:
+        runs = "; ".join(by_suites(elsewhere))
+        parts.append(Text(one_line(f"left out, asked nothing that {baseline.address} was: {runs}"), "dim"))
     return Group(*parts)
 
 
@@ -93,17 +111,21 @@ def _amount(point: Point, value: float) -> str:
     return f"{value:.4g}" if point.in_units else format_points(value)
 
 
+def _said(point: Point) -> list[str]:
+    """What is to be said of a run below its table."""
+    said = [_changed(point)] if point.change is not None else []
+    said += [f"not compared, {point.fault}"] if point.fault else []
+    return said + ([f"since the run before: {', '.join(point.changed)}"] if point.changed else [])
+
+
 def _table(points: Sequence[Point], change: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("run", no_wrap=True)
+    table.add_column("run", overflow="fold")
     table.add_column("began", no_wrap=True)
     for name in ("b", "c", "n", change, "95 %"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("since the run before", overflow="fold")
+    table.add_column("level", no_wrap=True)
     for point in points:
-        said = [one_line(text) for text in (point.fault, *point.changed) if text]
-        if point.change is not None:
-            said.insert(0, _changed(point))
         began, address = point.created_at[:16].replace("T", " "), one_line(point.address)
         if point.drop is None or point.interval is None:
             cells = ["", "", "", "", ""]
@@ -111,5 +133,6 @@ def _table(points: Sequence[Point], change: str) -> Table:
             low, high = (_amount(point, bound) for bound in point.interval)
             counts = (f"{point.lost:,}", f"{point.gained:,}", f"{point.n:,}")
             cells = [*counts, _amount(point, point.drop), f"[{low}, {high}]"]
-        table.add_row(*(Text(cell) for cell in (address, began, *cells, "\n".join(said))))
+        level = "new" if point.change is not None else ""
+        table.add_row(*(Text(cell) for cell in (address, began, *cells, level)))
     return table

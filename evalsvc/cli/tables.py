@@ -124,11 +124,11 @@ def _factors_table(decisions: Sequence[Decision]) -> Table:
     table.add_column("differs in", overflow="fold")
     table.add_column("met by", overflow="fold")
     for decision in decisions:
-        suites = [row for row in decision.rows if row.scope == "suite"]
+        suites = [row for row in decision.rows if row.scope in ("suite", "metric")]
         same = "nothing" if any(decision.candidate.stages.values()) else "not declared"
         factors = decision.differing_factors or (same,)
         for index, factor in enumerate(factors):
-            met = ", ".join(one_line(row.suite) for row in suites if factor in row.factors_met)
+            met = ", ".join(dict.fromkeys(one_line(row.suite) for row in suites if factor in row.factors_met))
             known = met or ("" if factor == same else "no suite")
             table.add_row(_arm_name(decision) if index == 0 else Text(""), Text(factor), Text(known))
     return table

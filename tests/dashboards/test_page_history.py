@@ -33,7 +33,7 @@ def test_the_history_of_the_page_is_that_of_the_command(history_database):
         arms = arms_of(store, baseline, "fp8-kv")
         assert reads_arms.suites_of(store, baseline, arms) == ["formats", "tasks", "tools"]
         pages = {suite: reads_arms.series(store, baseline, arms, (), suite)[0] for suite in ("", "tools")}
-        commands = histories(store, baseline, "fp8-kv")
+        commands = histories(store, baseline, "fp8-kv").by_suite
     assert pages[""] == ours
     for suite, page in pages.items():
         for one, other in zip(page, commands[suite], strict=True):

@@ -467,3 +467,21 @@ def test_arms_of_which_nobody_said_the_formats_are_told_so():
     bare = {"prefill": {}, "decode": {}}
     decision = decide(GOOD, candidate=arm("other", stages=bare), baseline=arm("base", stages=bare))
     assert any("nobody said which formats" in note for note in decision.notes)
+
+
+def test_a_factor_that_failure_modes_alone_met_is_met_and_the_notes_say_by_what():
+    """Answers to prompts without a gold answer are all that decode wrote; a rule gates one of their failure modes."""
+    other = arm("other", prefill={"weights": "fp8"}, decode={"kv": "fp8"})
+    free = {"free_of.refusal": 1.0, "failure.refusal": 0.0, "failure.any": 0.0}
+    bare = [
+        replace(p, metric="", baseline=replace(p.baseline, scores=free), candidate=replace(p.candidate, scores=free))
+        for p in suite("own", 60)
+    ]
+    scored = suite("tasks", 80, 1, 1, tokens=PREFILL)
+    rule = {"suite": "own", "metric": "free_of.refusal", "margin_points": 8.0}
+    decision = decide([*scored, *bare], other, policy=with_rules(rule))
+    assert (decision.verdict, decision.uncovered_factors) == ("PASS", ())
+    assert "own without `check` or `constraints`" in decision.notes[-1]
+    assert decision.notes[-1].endswith("not whether answers are right; decode.kv met by these alone")
+    without = decide([*scored, *bare], other)
+    assert without.verdict == "INVALID" and "no suite met the differing factor decode.kv" in without.reasons[0]

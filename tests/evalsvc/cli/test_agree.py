@@ -78,7 +78,7 @@ def test_a_rule_about_the_accuracy_of_prompts_alone_changes_no_verdict_into_anot
 
 @pytest.mark.parametrize(("margin", "verdict"), [(90, "PASS"), (3, "INCONCLUSIVE")])
 def test_a_rule_about_a_failure_mode_of_prompts_alone_is_judged_and_nothing_else(
-    evalsvc_json, ran, tmp_path, margin, verdict
+    evalsvc, evalsvc_json, ran, tmp_path, margin, verdict
 ):
     rule = f"{{suite: own, metric: free_of.refusal, margin_points: {margin}}}"
     (tmp_path / "p.yaml").write_text(f"name: p\nmargins:\n  - {rule}\n")
@@ -89,6 +89,8 @@ def test_a_rule_about_a_failure_mode_of_prompts_alone_is_judged_and_nothing_else
     (row,) = decision["rows"]
     assert (row["level"], row["metric"], row["items"]) == ("metric", "free_of.refusal", len(PROMPTS))
     assert "not whether answers are right" in json.dumps(decision["notes"])
+    out = evalsvc("compare", "bf16", "int4", *arguments[4:])[1]
+    assert "no suite" not in out and out.count("  own") >= 2, "the suite that carries the metric met the factors"
 
 
 def test_beside_others_they_enter_neither_counts_nor_errors(evalsvc_json, ran, policy, tmp_path):

@@ -5,6 +5,8 @@ import pytest
 from evalsvc.store import queries, writer
 from evalsvc.store.session import open_store
 
+from .conftest import sample
+
 
 def test_joint_flags_the_damaged_arm_in_both_suites_and_not_the_good_one(evalsvc, evalsvc_json, db):
     code, document = evalsvc_json("joint", "base", "good", "bad", "--draws", "999", "--db", db)
@@ -222,3 +224,81 @@ def test_torch_driver_template_and_suites_are_named_where_they_changed(evalsvc_j
         *("driver: 510 -> 520", "engine: e1 -> e2", "suite s items: i1 -> i2", "template: t1 -> t2"),
         "torch: 2.1 -> 2.2",
     ]
+
+
+@pytest.fixture
+def mixed(nightly, add_arm):
+    """`nightly`, with two runs among them that have an arm of its name and ask a suite of their own."""
+    with open_store(nightly) as store:
+        for n in range(2):
+            run_id = writer.open_run(store, experiment="o", experiment_hash="o", resolved={}, baseline="b", seed=n)
+            for name in ("b", "night"):
+                arm_id = writer.open_arm(
+                    *(store, run_id),
+                    **{"name": name, "fingerprint": f"o-{name}", "plan": "p", "stages": {}, "injected": {}},
+                    **{"details": {}, "expected": 3},
+                )
+                writer.add_samples(store, run_id, arm_id, [sample("own", i, right=True) for i in range(3)])
+                writer.finish_arm(store, arm_id, None, "declared")
+            writer.finish_run(store, run_id)
+        later = writer.open_run(store, experiment="n", experiment_hash="n", resolved={}, baseline="night", seed=0)
+        add_arm(store, later, "night", lost=12, decode={"kv": "fp8", "fault": "new"}, fingerprint="fp-night-True")
+        writer.finish_run(store, later)
+    return nightly
+
+
+def test_runs_that_were_asked_other_suites_are_left_out_and_named(evalsvc, evalsvc_json, mixed):
+    asked = ["history", "night", "--baseline", "1:base", "--db", mixed]
+    _, document = evalsvc_json(*asked)
+    assert document["elsewhere"] == {"15:night": ["own"], "16:night": ["own"]}
+    assert len(document["points"]) == 13 and not any(point["fault"] for point in document["points"])
+    assert document["points"][-1]["changed"] == [], "what is named is the change since the run shown before"
+    said = " ".join(evalsvc(*asked)[1].split())
+    assert "left out, asked nothing that 1:base was: 15:night, 16:night (own)" in said
+    code, out, err = evalsvc(*asked, "--suite", "own")
+    assert (code, out) == (2, "") and "suite 'own' was asked in 15:night, 16:night, and not of 1:base; name a" in err
+    assert "or a suite of tasks, tools" in err
+    code, out, err = evalsvc("history", "b", "--baseline", "1:base", "--db", mixed)
+    assert (code, out) == (4, "") and "no run of b was asked anything that 1:base was: 15:b, 16:b (own)" in err
+
+
+def test_a_metric_without_a_suite_is_shown_of_each_suite_in_every_run(evalsvc, evalsvc_json, mixed):
+    """A run that cannot be compared takes none of the others away, whichever comes first."""
+    with open_store(mixed) as store, store.transaction() as session:
+        connection = session.connection()
+        connection.exec_driver_sql(
+            "INSERT INTO scores (sample_id, scoring_version, metric, filter, value)"
+            " SELECT id, '1', 'brief', 'none', id % 2 FROM samples"
+        )
+        connection.exec_driver_sql("UPDATE arms SET proof_status = 'mismatched' WHERE run_id = 3")
+    asked = ["history", "night", "--baseline", "1:base", "--metric", "brief", "--db", mixed]
+    _, document = evalsvc_json(*asked)
+    assert document["suites"].keys() == {"tasks", "tools"} and document["elsewhere"].keys() == {"15:night", "16:night"}
+    for points in document["suites"].values():
+        assert [point["n"] for point in points] == [0, *[60] * 12]
+        assert "does not match its plan" in points[0]["fault"]
+    assert document["points"] == document["suites"]["tasks"]
+    assert evalsvc(*asked)[1].count("3:night: not compared, candidate 3:night: what was measured") == 2
+
+
+def test_of_a_failure_mode_prompts_without_a_verdict_are_read_too(evalsvc_json, mixed):
+    with open_store(mixed) as store, store.transaction() as session:
+        connection = session.connection()
+        connection.exec_driver_sql("UPDATE items SET metric = '' WHERE suite = 'own' AND item_id > 'i0'")
+        connection.exec_driver_sql(
+            "INSERT INTO scores (sample_id, scoring_version, metric, filter, value)"
+            " SELECT id, '1', 'failure.any', 'none', 0.0 FROM samples"
+        )
+    asked = ["history", "night", "--baseline", "15:b", "--db", mixed]
+    assert [point["n"] for point in evalsvc_json(*asked)[1]["points"]] == [1, 1]
+    _, modes = evalsvc_json(*asked, "--metric", "free_of.any")
+    assert [point["n"] for point in modes["suites"]["own"]] == [3, 3]
+
+
+def test_a_history_fits_80_columns_and_cuts_nothing(evalsvc, mixed):
+    out = evalsvc("history", "night", "--baseline", "1:base", "--db", mixed)[1]
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in out
+    (new,) = [line for line in lines if line.rstrip().endswith("new") and line.startswith("9:night")]
+    assert "9:night: LEVEL CHANGED from 0.83 to 20.71" in out and "since the run before" in " ".join(out.split())
+    assert new.count("[") == 1
