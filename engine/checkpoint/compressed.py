@@ -7,8 +7,9 @@ activations are held is the plan's.
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
-from evalsvc.errors import CapabilityError, EngineError
+from evalsvc.errors import EngineError
 
 from .base import StoredTensor
 from .compressed_config import NVFP4, PACKED, CompressedConfig, Group
@@ -31,16 +32,14 @@ def join(config: CompressedConfig, name: str, codes: StoredTensor, sides: Mappin
         sides: By ending.
 
     Raises:
-        CapabilityError: Inputs in another order.
         EngineError: Tensors that are missing or do not belong together.
     """
     group = config.group_of(name.removesuffix(WHOLE))
     if group is None:
         reason = f"tensor {codes.name} is quantized, and the quantization_config of config.json has no group for it"
         raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
-    if ORDER in sides:
-        raise CapabilityError(f"model {codes.file}: inputs in another order ({sides[ORDER].name}) are not read")
     needed = [SCALE, *{PACKED: [SHAPE], NVFP4: [GLOBAL]}.get(group.format, []), *([] if group.symmetric else [ZERO])]
+    needed += [ORDER] if group.ordered else []
     for side in needed:
         if side not in sides:
             raise EngineError(f"model {codes.file}: tensor {codes.name} has no {side} beside it; fetch the model again")
@@ -68,4 +67,23 @@ def _matrix(group: Group, name: str, codes: StoredTensor, sides: Mapping[str, St
             return None
         inputs = int(shape[1])
     scale = sides[SCALE]
-    return Codes(codes.file, name, (out, inputs), scale.dtype, group, codes, scale, sides.get(ZERO))
+    order = _order(group, sides[ORDER], inputs) if ORDER in sides else None
+    return Codes(codes.file, name, (out, inputs), scale.dtype, group, codes, scale, sides.get(ZERO), order)
+
+
+def _order(group: Group, stored: StoredTensor, inputs: int) -> Tensor | None:
+    """The group of each input where the file has others than the order of inputs gives; -1 stands for that order.
+
+    Raises:
+        EngineError: Groups that there are not, or that config.json does not speak of.
+    """
+    held = whole(stored).long()
+    if held.shape != (inputs,) or int(held.max()) >= inputs // max(1, group.size):
+        reason = f"tensor {stored.name} does not name a group for each of {inputs} inputs"
+        raise EngineError(f"model {stored.file}: {reason}; fetch the model again")
+    if bool((held < 0).any()) or torch.equal(held, torch.arange(inputs) // max(1, group.size)):
+        return None
+    if not group.ordered:
+        reason = f"tensor {stored.name} has inputs in another order, of which config.json says nothing (actorder)"
+        raise EngineError(f"model {stored.file}: {reason}; fetch the model again")
+    return held.clone()

@@ -21,7 +21,8 @@ INTS, FLOATS, NAIVE = "int-quantized", "float-quantized", "naive-quantized"
 FORMATS = (PACKED, INTS, FLOATS, NAIVE, NVFP4)
 LINEAR = "Linear"
 _PATTERN = "re:"
-_SAME_ORDER = (None, False, "weight", "static")  # of inputs in the file; others store `weight_g_idx`
+_SAME_ORDER = (None, False, "weight", "static")  # of inputs in the file
+_OWN_ORDER = (True, "group", "dynamic")  # `weight_g_idx` has the group of each input
 _WRITTEN = (None, "compressed", "frozen")  # states in which numbers are final
 
 
@@ -45,6 +46,7 @@ class Group:
         strategy: Whose numbers share a scale: `tensor`, `channel`, `group`, `block` or, under a global, `tensor_group`.
         size: Inputs of a group; 0 without groups.
         symmetric: Whether there are no zero points.
+        ordered: Whether inputs may be in another order than that of their groups.
         inputs: How activations are quantized: empty, `token` or `group` and its size as they come in the same type,
             or in words.
     """
@@ -57,17 +59,21 @@ class Group:
     strategy: str
     size: int
     symmetric: bool
+    ordered: bool = False
     inputs: str = ""
 
     @property
     def held(self) -> str:
         """The plan's format whose codes and scales these are, spelled as `WeightFormat.stored`; empty: none's."""
+        if self.ordered:
+            return ""
+        if (self.kind, self.bits, self.strategy) == ("int", 4, "group") and self.format == PACKED:
+            zeros = "sym" if self.symmetric else "asym"
+            return f"int4:g{self.size}:{zeros}" if self.size in INT4_GROUPS else ""
         if not self.symmetric:
             return ""
         if self.format == NVFP4:
             return "nvfp4"
-        if (self.kind, self.bits, self.strategy) == ("int", 4, "group") and self.format == PACKED:
-            return f"int4:g{self.size}:sym" if self.size in INT4_GROUPS else ""
         kind = "fp8" if self.kind == "float" else "int8"
         if self.strategy == "block":
             return f"{kind}:block{FP8_BLOCK}"
@@ -79,7 +85,7 @@ class Group:
         """The plan's format that `held` is with these activations; None: no plan's."""
         kind, _, per = self.held.partition(":")
         if kind == "int4" and not self.inputs:
-            return WeightFormat("int4", group=self.size)
+            return WeightFormat("int4", group=self.size, symmetric=self.symmetric)
         if kind == "nvfp4" and not self.inputs:
             return WeightFormat("nvfp4", "w4a16", NVFP4_BLOCK)
         block = FP8_BLOCK if per.startswith("block") else 0
@@ -89,7 +95,8 @@ class Group:
 
     def __str__(self) -> str:
         per = f"{self.strategy} of {self.size}" if self.size else self.strategy
-        return f"{self.format} ({self.bits} bits, one scale a {per}{'' if self.symmetric else ', zero points'})"
+        order = ", inputs in another order" if self.ordered else ""
+        return f"{self.format} ({self.bits} bits, one scale a {per}{'' if self.symmetric else ', zero points'}{order})"
 
 
 @dataclass(frozen=True)
@@ -149,8 +156,8 @@ def _group(name: str, held: Any, whole: Any) -> Group:
         _refuse(f"quantizes outputs in group {name}, which no plan does")
     if weights.get("dynamic"):
         _refuse(f"has dynamic weights in group {name}")
-    if weights.get("actorder") not in _SAME_ORDER:
-        _refuse(f"has actorder {weights['actorder']!r} in group {name}, whose weight_g_idx is not read")
+    if weights.get("actorder") not in (*_SAME_ORDER, *_OWN_ORDER):
+        _refuse(f"has actorder {weights['actorder']!r} in group {name}, which is not read")
     size, strategy = weights.get("group_size"), weights.get("strategy")
     if strategy is None:
         strategy = "tensor" if size is None else "channel" if size == -1 else "group"
@@ -163,6 +170,7 @@ def _group(name: str, held: Any, whole: Any) -> Group:
         strategy=str(strategy).lower(),
         size=size if isinstance(size, int) and size > 0 else 0,
         symmetric=weights.get("symmetric", True) is True,
+        ordered=weights.get("actorder") in _OWN_ORDER,
         inputs=_inputs(held.get("input_activations"), weights),
     )
     if not _is_read(group, weights.get("block_structure")):
@@ -185,6 +193,8 @@ def _inputs(asked: Any, weights: Mapping[str, Any]) -> str:
 
 
 def _is_read(group: Group, structure: Any) -> bool:
+    if group.ordered and (group.kind, group.strategy) != ("int", "group"):
+        return False
     sized = (group.size > 0) == (group.strategy in ("group", "tensor_group"))
     per = ("tensor", "channel", "group")
     if not sized or (group.strategy == "block") != (structure in ([FP8_BLOCK] * 2, f"{FP8_BLOCK}x{FP8_BLOCK}")):

@@ -16,6 +16,7 @@ from torch import Tensor
 from evalsvc.errors import CapabilityError, EngineError
 from evalsvc.kernels.fp8 import dequantize_e4m3, e4m3_as_bf16
 from evalsvc.kernels.fp8_block import BLOCK, blocks_of, expand
+from evalsvc.kernels.int4 import ZERO_DTYPE
 from evalsvc.kernels.nvfp4 import E2M1_VALUES
 
 from ..packed.base import Packed
@@ -81,12 +82,14 @@ class Codes(StoredTensor):
         codes: Shape: as its own, or of words.
         scale: Shape: () or (1,) of a tensor, (out, 1), (out, groups) or one for each block.
         zero: Zero points where the group has some.
+        order: The group of each input, where that is not its number over the group's size. Shape: (in,).
     """
 
     group: Group
     codes: StoredTensor
     scale: StoredTensor
     zero: StoredTensor | None
+    order: Tensor | None = None
 
     def fits(self) -> bool:
         """Whether types and shapes are the group's."""
@@ -136,6 +139,9 @@ class Codes(StoredTensor):
             blocks, skipped = self.scale.rows(slice(start // BLOCK, blocks_of(stop))), start % BLOCK
             return numbers * expand(expand(blocks, skipped + stop - start, 0), self.shape[1], 1)[skipped:]
         scale = _of_rows(self.scale, slice(start, stop))
+        if self.order is not None:
+            zeros = 0 if self.group.symmetric else self._zeros(start, stop).to(self.dtype)[:, self.order]
+            return (numbers - zeros) * scale[:, self.order]
         numbers = numbers.unflatten(1, (scale.shape[1], -1))
         if not self.group.symmetric:
             numbers = numbers - self._zeros(start, stop).to(self.dtype)[..., None]
@@ -146,8 +152,8 @@ class Codes(StoredTensor):
         return _own_format(self, self.group)
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
-        """As in `StoredTensor`. int4 has scales in bf16 alone; those of others are widened to fp32, or repeated."""
-        if form != self.group.held or (form.startswith("int4") and self.dtype != torch.bfloat16):
+        """As in `StoredTensor`. int4 has scales of 16 bits; those of others are widened to fp32, or repeated."""
+        if form != self.group.held or (form.startswith("int4") and self.dtype == torch.float32):
             return None
         start, stop, _ = some.indices(self.shape[0])
         rows = slice(start, stop)
@@ -156,7 +162,9 @@ class Codes(StoredTensor):
         scale = _of_rows(self.scale, rows)
         self._check_finite(scale, "")
         if form.startswith("int4"):
-            return Int4Weight(self.codes.rows(rows).clone(), scale.clone(), None)
+            middle = 2 ** (self.group.bits - 1)  # packed codes and zero points are both more by so much
+            zero = None if self.group.symmetric else (self._zeros(start, stop).to(ZERO_DTYPE) + middle).contiguous()
+            return Int4Weight(self.codes.rows(rows).clone(), scale.clone(), zero)
         scale = scale.float().expand(stop - start, 1).clone()
         if form.startswith("int8"):
             return Int8Weight(self._numbers(rows).clone(), scale)

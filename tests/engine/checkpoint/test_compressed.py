@@ -25,9 +25,11 @@ EXPERTS = {**WIDE, "moe_intermediate_size": 192}
 KINDS = {"llama": WIDE, "qwen3_moe": EXPERTS, "deepseek_v3": EXPERTS}
 PLAIN = ("norm", "embed_tokens", "lm_head", "mlp.gate.", "bias")
 KIMI = ("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*")
+SHIFTS = torch.arange(0, 32, 4, dtype=torch.int32)
 DOWN = "model.layers.1.mlp.down_proj"
 KEPT = {
     "w=int4:g32": ct.PACKED4,
+    "w=int4:g32:asym": ct.ZEROS4,
     "w=int8": ct.INT8,
     "w=int8:w8a16": ct.PACKED8,
     "w=fp8": ct.FP8,
@@ -127,7 +129,11 @@ def test_the_format_of_the_files_is_kept_code_by_code(both, name, plan):
             source = (source.view(torch.uint8) ^ 0x80).view(torch.int8)[:, : matrix.shape[1]]
         assert matrix.kept and torch.equal(codes.view(torch.uint8), source.view(torch.uint8))
         assert torch.equal(scale.float(), files[f"{module}.weight_scale"].float())
-        assert all(torch.equal(one, files[f"{module}.weight_global_scale"]) for one in rest)
+        other = files.get(f"{module}.weight_global_scale")
+        if plan == "w=int4:g32:asym":
+            packed = files[f"{module}.weight_zero_point"]
+            other = ((packed[:, None] >> SHIFTS[:, None]) & 0xF).flatten(0, 1)[: matrix.shape[0]].to(torch.int16)
+        assert len(rest) == (other is not None) and all(torch.equal(one, other) for one in rest)
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in matrix.packed_tensors())
         exact, rounded = matrix.dequantized(), values[f"{module}.weight"].float()
         assert (exact - rounded).abs().max() <= 2**-8 * rounded.abs().max()
@@ -145,7 +151,7 @@ def test_one_scale_of_a_tensor_is_held_for_each_channel(both, scheme, plan):
         assert torch.equal(scale, files[f"{module}.weight_scale"].float().expand(len(codes), 1))
 
 
-@pytest.mark.parametrize("plan", ["w=bf16", "w=int4:g32:asym"])
+@pytest.mark.parametrize("plan", ["w=bf16", "w=int4:g32"])
 def test_another_format_is_packed_from_the_decompressed_values(both, plan):
     stored, decoded = (held(path, plan).matrices() for path in both("llama", ct.ZEROS4))
     for name, matrix in stored.items():
@@ -160,7 +166,12 @@ FORMS = [parse_plan(plan).prefill.weights.stored for plan in (*KEPT, "w=bf16", "
 @pytest.mark.parametrize("name", ct.SCHEMES)
 def test_no_format_but_the_files_own_is_kept(tmp_path, name):
     scheme = ct.SCHEMES[name]
-    own = {"int4:g32": "int4:g32:sym", "packed int8": "int8:channel", "packed int8 tensor": "int8:channel"}
+    own = {
+        "int4:g32": "int4:g32:sym",
+        "int4 zeros": "int4:g32:asym",
+        "packed int8": "int8:channel",
+        "packed int8 tensor": "int8:channel",
+    }
     own |= {"int8": "int8:channel", "int8 tensor": "int8:channel", "fp8": "fp8:channel", "fp8 tensor": "fp8:channel"}
     own |= {"fp8 blocks": "fp8:block128", "nvfp4": "nvfp4"}
     (found,) = one_matrix(tmp_path, scheme, ct.stored_as(scheme, (40, 96))).tensors()
@@ -170,9 +181,42 @@ def test_no_format_but_the_files_own_is_kept(tmp_path, name):
         assert packed is None or (packed.stored == form and packed.shape == (40, 96))
 
 
-def test_scales_in_fp16_are_not_narrowed_to_be_kept(tmp_path):
-    (found,) = one_matrix(tmp_path, ct.PACKED4, ct.stored_as(ct.PACKED4, (40, 96), 3, torch.float16)).tensors()
-    assert found.packed("int4:g32:sym") is None and found.read().dtype == torch.float16
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_scales_are_not_narrowed_to_be_kept(tmp_path, dtype):
+    (found,) = one_matrix(tmp_path, ct.PACKED4, ct.stored_as(ct.PACKED4, (40, 96), 3, dtype)).tensors()
+    packed = found.packed("int4:g32:sym")
+    assert (packed is None) == (dtype == torch.float32) and found.read().dtype == dtype
+    if packed is not None:
+        assert packed.tensors()[1].dtype == dtype
+        assert torch.equal(packed.dequantize().half(), found.read())
+
+
+@pytest.mark.parametrize("name", ["int4:g32", "int4 zeros", "int8 groups"])
+def test_inputs_in_another_order_have_the_scales_of_their_groups(tmp_path, name):
+    """Written by loops: `weight_g_idx` names the group of each input; older files alone have it."""
+    held = ct.SCHEMES[name]
+    local = ct.stored_as(held, (40, 96), 3)
+    group = torch.arange(96) // 32
+    group = group[torch.randperm(96, generator=torch.Generator().manual_seed(5))]
+    plain, shuffled = ct.decompressed(held, local), torch.empty(40, 96, dtype=torch.bfloat16)
+    codes = (plain.unflatten(1, (3, 32)).float() / local["weight_scale"][..., None].float()).round().flatten(1)
+    zeros = torch.zeros(40, 3)
+    if "weight_zero_point" in local:
+        packed = local["weight_zero_point"]
+        zeros = ((packed[:, None] >> SHIFTS[:, None]) & 0xF).flatten(0, 1)[:40].float() - 8
+    for k in range(96):
+        code = codes[:, k] + zeros[:, k // 32]  # as stored, whatever the zero point
+        shuffled[:, k] = (code - zeros[:, group[k]]).bfloat16() * local["weight_scale"][:, group[k]]
+    config = ct.config_of(held)
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["actorder"] = "group"
+    for order, expected in ((group, shuffled), (torch.full((96,), -1), plain)):
+        files = local | {"weight_g_idx": order.to(torch.int32)}
+        (found,) = one_matrix(tmp_path, held, files, **config["quantization_config"]).tensors()
+        assert torch.equal(found.read(), expected) and found.packed("int4:g32:sym") is None
+        assert torch.equal(found.rows(slice(9, 23)), expected[9:23])
+        with pytest.raises(EvalsvcError, match="inputs in another order"):
+            found.own_format()
+    assert not torch.equal(shuffled, plain)
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("llama", "int4:g32"), ("llama", "nvfp4"), ("deepseek_v3", "int4:g32")])
@@ -282,8 +326,18 @@ REFUSED = {
     "nvfp4 codes": (ct.NVFP4, changed(weight_packed=lambda t: t[:, 1:].contiguous()), "is no nvfp4-pack-quantized"),
     "other order": (
         ct.PACKED4,
-        changed(weight_g_idx=lambda _: torch.arange(96, dtype=torch.int32)),
-        "inputs in another order (layer.weight_g_idx) are not read",
+        changed(weight_g_idx=lambda _: torch.arange(96, dtype=torch.int32) % 3),
+        "layer.weight_g_idx has inputs in another order, of which config.json says nothing (actorder); fetch the model",
+    ),
+    "order of fewer": (
+        ct.PACKED4,
+        changed(weight_g_idx=lambda _: torch.zeros(95, dtype=torch.int32)),
+        "tensor layer.weight_g_idx does not name a group for each of 96 inputs",
+    ),
+    "groups that are not there": (
+        ct.PACKED4,
+        changed(weight_g_idx=lambda _: torch.full((96,), 3, dtype=torch.int32)),
+        "tensor layer.weight_g_idx does not name a group for each of 96 inputs",
     ),
 }
 
@@ -443,7 +497,7 @@ def test_as_stored_plain_numbers_are_bf16(tiny):
 @pytest.mark.parametrize(
     ("scheme", "says"),
     [
-        (ct.ZEROS4, "is stored as pack-quantized (4 bits, one scale a group of 32, zero points) with activations unq"),
+        (ct.CHANNEL4, "is stored as pack-quantized (4 bits, one scale a channel) with activations unquantized, which"),
         (with_inputs(ct.PACKED4, **DYNAMIC["int8"]), "with activations int of 8 bits, token, as they come, which is"),
         (
             with_inputs(ct.FP8, num_bits=8, type="float", strategy="tensor", dynamic=False),
@@ -466,7 +520,7 @@ def test_as_stored_what_no_plan_can_hold_is_refused(rewritten, scheme, says):
 def test_as_stored_scales_that_would_be_narrowed_are_refused(rewritten):
     def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         found = store(ct.PACKED4)(tensors)
-        return {name: t.half() if name.endswith("_scale") else t for name, t in found.items()}
+        return {name: t.float() if name.endswith("_scale") else t for name, t in found.items()}
 
     path = rewritten("llama", edit, ct.config_of(ct.PACKED4, ignore=("lm_head",)), **WIDE)
     with pytest.raises(EvalsvcError, match=r"proj\.weight is int4:g32:sym with other scales than that format has"):

@@ -72,7 +72,7 @@ def test_strategies_that_are_not_written_are_those_of_the_group_size():
     ("scheme", "form"),
     [
         (ct.PACKED4, "int4:g32:sym"),
-        (ct.ZEROS4, ""),
+        (ct.ZEROS4, "int4:g32:asym"),
         (ct.CHANNEL4, ""),
         (ct.PACKED8, "int8:channel"),
         (ct.INT8_TENSOR, "int8:channel"),
@@ -103,7 +103,12 @@ SAID = {
     "mixed": (GROUP, {"format": None}, "has format 'mixed-precision' in group group_0"),
     "outputs": (GROUP, {"output_activations": {"num_bits": 8}}, "quantizes outputs in group group_0"),
     "dynamic": (WEIGHTS, {"dynamic": True}, "has dynamic weights in group group_0"),
-    "order": (WEIGHTS, {"actorder": "group"}, "has actorder 'group' in group group_0, whose weight_g_idx is not read"),
+    "order": (WEIGHTS, {"actorder": "other"}, "has actorder 'other' in group group_0, which is not read"),
+    "order of channels": (
+        WEIGHTS,
+        {"actorder": "group", "strategy": "channel", "group_size": None},
+        "one scale a channel, inputs in another order), which is not read",
+    ),
     "bits": (WEIGHTS, {"num_bits": 3}, "as int pack-quantized (3 bits, one scale a group of 32), which is not read"),
     "bits as text": (WEIGHTS, {"num_bits": "4"}, "(4 bits, one scale a group of 32), which is not read"),
     "float": (WEIGHTS, {"type": "float"}, "stores group group_0 as float pack-quantized (4 bits"),

@@ -171,7 +171,10 @@ def read_json(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (compressed(INT4 | {"symmetric": False}), "is stored as pack-quantized (4 bits, one scale a group of 32, zero"),
+        (
+            compressed(INT4 | {"strategy": "channel", "group_size": None}),
+            "is stored as pack-quantized (4 bits, one scale",
+        ),
         (compressed(INT4, format="marlin-24"), "has format 'marlin-24' in group group_0"),
         ({"quant_method": "bitsandbytes"}, "stored by 'bitsandbytes' in a way that no plan's format is"),
         ({"quant_method": "gptq"}, "it is stored by gptq, and its quantization_config has bits 0"),
