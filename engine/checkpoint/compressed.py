@@ -12,8 +12,9 @@ from torch import Tensor
 from evalsvc.errors import EngineError
 
 from .base import StoredTensor
-from .compressed_config import NVFP4, PACKED, CompressedConfig, Group
+from .compressed_config import MXFP4, NVFP4, PACKED, CompressedConfig, Group
 from .compressed_matrices import WORD, Codes, Nvfp4, whole
+from .compressed_mxfp4 import Mxfp4
 
 CODES = (".weight_packed", ".weight")
 WHOLE = ".weight"
@@ -51,9 +52,11 @@ def join(config: CompressedConfig, name: str, codes: StoredTensor, sides: Mappin
     return held
 
 
-def _matrix(group: Group, name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> Codes | Nvfp4 | None:
+def _matrix(
+    group: Group, name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]
+) -> Codes | Nvfp4 | Mxfp4 | None:
     """None where the codes cannot be the group's."""
-    of_words = group.format in (PACKED, NVFP4)
+    of_words = group.format in (PACKED, NVFP4, MXFP4)
     if not codes.name.endswith(CODES[0] if of_words else WHOLE) or len(codes.shape) != 2:
         return None
     if group.symmetric and ZERO in sides and bool(whole(sides[ZERO]).any()):
@@ -61,6 +64,8 @@ def _matrix(group: Group, name: str, codes: StoredTensor, sides: Mapping[str, St
     out, inputs = codes.shape
     if group.format == NVFP4:
         return Nvfp4(codes.file, name, (out, 2 * inputs), torch.bfloat16, group, codes, sides[SCALE], sides[GLOBAL])
+    if group.format == MXFP4:
+        return Mxfp4(codes.file, name, (out, 2 * inputs), torch.bfloat16, group, codes, sides[SCALE])
     if group.format == PACKED:
         shape = whole(sides[SHAPE]).flatten().tolist()
         if len(shape) != 2 or shape[0] != out or inputs != -(-shape[1] * group.bits // WORD):

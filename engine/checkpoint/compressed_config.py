@@ -16,9 +16,10 @@ from ..precision import FP8_BLOCK, INT4_GROUPS, NVFP4_BLOCK, WeightFormat
 
 KEYS = ("quantization_config", "compression_config")
 METHOD = "compressed-tensors"
-PACKED, NVFP4 = "pack-quantized", "nvfp4-pack-quantized"
+PACKED, NVFP4, MXFP4 = "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized"
+MXFP4_BLOCK = 32
 INTS, FLOATS, NAIVE = "int-quantized", "float-quantized", "naive-quantized"
-FORMATS = (PACKED, INTS, FLOATS, NAIVE, NVFP4)
+FORMATS = (PACKED, INTS, FLOATS, NAIVE, NVFP4, MXFP4)
 LINEAR = "Linear"
 _PATTERN = "re:"
 _SAME_ORDER = (None, False, "weight", "static")  # of inputs in the file
@@ -199,9 +200,10 @@ def _is_read(group: Group, structure: Any) -> bool:
     per = ("tensor", "channel", "group")
     if not sized or (group.strategy == "block") != (structure in ([FP8_BLOCK] * 2, f"{FP8_BLOCK}x{FP8_BLOCK}")):
         return False
-    if group.format == NVFP4:
+    if group.format in (NVFP4, MXFP4):
         asked = (group.kind, group.bits, group.strategy, group.size, group.symmetric)
-        return asked == ("float", 4, "tensor_group", NVFP4_BLOCK, True)
+        per = ("tensor_group", NVFP4_BLOCK) if group.format == NVFP4 else ("group", MXFP4_BLOCK)
+        return asked == ("float", 4, *per, True)
     if group.format == PACKED:
         allowed = per if group.symmetric else per[1:]  # one zero point of a tensor is not packed
         return group.kind == "int" and group.bits in (4, 8) and group.strategy in allowed

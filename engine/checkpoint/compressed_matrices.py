@@ -59,7 +59,12 @@ def numel(side: StoredTensor) -> int:
     return torch.Size(side.shape).numel()
 
 
-def _own_format(of: StoredTensor, group: Group) -> WeightFormat:
+def own_format(of: StoredTensor, group: Group) -> WeightFormat:
+    """The plan's format that a matrix of a group is in.
+
+    Raises:
+        CapabilityError: No plan's.
+    """
     if group.own_format is not None:
         return group.own_format
     reason = (
@@ -149,7 +154,7 @@ class Codes(StoredTensor):
 
     def own_format(self) -> WeightFormat:
         """As in `StoredTensor`."""
-        return _own_format(self, self.group)
+        return own_format(self, self.group)
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         """As in `StoredTensor`. int4 has scales of 16 bits; those of others are widened to fp32, or repeated."""
@@ -216,7 +221,7 @@ class Nvfp4(StoredTensor):
 
     def own_format(self) -> WeightFormat:
         """As in `StoredTensor`."""
-        return _own_format(self, self.group)
+        return own_format(self, self.group)
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         """As in `StoredTensor`."""

@@ -30,7 +30,9 @@ FP8 = scheme("float-quantized", num_bits=8, type="float", strategy="channel")
 FP8_TENSOR = scheme("float-quantized", num_bits=8, type="float", strategy="tensor")
 FP8_BLOCKS = scheme("naive-quantized", num_bits=8, type="float", strategy="block", block_structure=[BLOCK, BLOCK])
 FP4: dict[str, Any] = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+MX: dict[str, Any] = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
 NVFP4 = scheme("nvfp4-pack-quantized", **FP4, scale_dtype="torch.float8_e4m3fn")
+MXFP4 = scheme("mxfp4-pack-quantized", **MX, scale_dtype="torch.uint8")
 SCHEMES = {
     "int4:g32": PACKED4,
     "int4 zeros": ZEROS4,
@@ -46,6 +48,7 @@ SCHEMES = {
     "fp8 tensor": FP8_TENSOR,
     "fp8 blocks": FP8_BLOCKS,
     "nvfp4": NVFP4,
+    "mxfp4": MXFP4,
 }
 
 
@@ -59,6 +62,12 @@ def stored_as(held: QuantizationScheme, shape: tuple[int, int], seed: int = 0, d
         scale = (1 + 300 * torch.rand(out, inputs // 16, generator=generator)).to(torch.float8_e4m3fn)
         codes = torch.randint(0, 256, (out, inputs // 2), generator=generator, dtype=torch.uint8)
         return {"weight_packed": codes, "weight_scale": scale, "weight_global_scale": torch.tensor([2345.678])}
+    if held.format == "mxfp4-pack-quantized":
+        scale = torch.randint(110, 130, (out, inputs // 32), generator=generator, dtype=torch.uint8)
+        return {
+            "weight_packed": torch.randint(0, 256, (out, inputs // 2), generator=generator, dtype=torch.uint8),
+            "weight_scale": scale,
+        }
     per = {
         "tensor": (1,),
         "channel": (out, 1),

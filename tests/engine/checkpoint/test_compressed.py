@@ -219,7 +219,9 @@ def test_inputs_in_another_order_have_the_scales_of_their_groups(tmp_path, name)
     assert not torch.equal(shuffled, plain)
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("llama", "int4:g32"), ("llama", "nvfp4"), ("deepseek_v3", "int4:g32")])
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("llama", "int4:g32"), ("llama", "nvfp4"), ("llama", "mxfp4"), ("deepseek_v3", "int4:g32")]
+)
 def test_a_model_answers_as_transformers_with_what_the_library_decompresses(both, ids, name, scheme):
     stored, decoded = both(name, ct.SCHEMES[scheme], experts_alone=name == "deepseek_v3")
     model = AutoModelForCausalLM.from_pretrained(decoded, attn_implementation="eager", dtype=torch.float32).eval()
@@ -296,6 +298,13 @@ def with_number(value: float):
     return edit
 
 
+def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path):
+    local = changed(weight_scale=with_number(255))(ct.stored_as(ct.MXFP4, (40, 96)))
+    (found,) = one_matrix(tmp_path, ct.MXFP4, local).tensors()
+    with pytest.raises(EvalsvcError, match=r"tensor layer\.weight holds NaN or infinity"):
+        found.read()
+
+
 NO_GROUP4 = "tensor layer.weight_packed is no pack-quantized (4 bits, one scale a group of 32), which config.json says"
 REFUSED = {
     "no scale": (ct.PACKED4, without("weight_scale"), "tensor layer.weight_packed has no .weight_scale beside it"),
@@ -322,6 +331,8 @@ REFUSED = {
         lambda local: {"weight": local["weight_packed"], **without("weight_packed")(local)},
         "tensor layer.weight is no pack-quantized",
     ),
+    "mxfp4 scale": (ct.MXFP4, changed(weight_scale=lambda t: t.float()), "is no mxfp4-pack-quantized"),
+    "mxfp4 codes": (ct.MXFP4, changed(weight_packed=lambda t: t[:, 1:].contiguous()), "is no mxfp4-pack-quantized"),
     "nvfp4 scale": (ct.NVFP4, changed(weight_scale=lambda t: t.float()), "is no nvfp4-pack-quantized"),
     "nvfp4 codes": (ct.NVFP4, changed(weight_packed=lambda t: t[:, 1:].contiguous()), "is no nvfp4-pack-quantized"),
     "other order": (
@@ -497,6 +508,7 @@ def test_as_stored_plain_numbers_are_bf16(tiny):
 @pytest.mark.parametrize(
     ("scheme", "says"),
     [
+        (ct.MXFP4, "is stored as mxfp4-pack-quantized (4 bits, one scale a group of 32) with activations unquantized"),
         (ct.CHANNEL4, "is stored as pack-quantized (4 bits, one scale a channel) with activations unquantized, which"),
         (with_inputs(ct.PACKED4, **DYNAMIC["int8"]), "with activations int of 8 bits, token, as they come, which is"),
         (

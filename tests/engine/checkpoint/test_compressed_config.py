@@ -80,6 +80,7 @@ def test_strategies_that_are_not_written_are_those_of_the_group_size():
         (ct.FP8_TENSOR, "fp8:channel"),
         (ct.FP8_BLOCKS, "fp8:block128"),
         (ct.NVFP4, "nvfp4"),
+        (ct.MXFP4, ""),
         (ct.scheme("pack-quantized", num_bits=4, strategy="group", group_size=16), ""),
     ],
 )
@@ -99,7 +100,12 @@ SAID = {
     "no groups": ((), {"config_groups": {}}, "has no config_groups"),
     "a preset": ((), {"config_groups": {"W4A16": ["Linear"]}}, "has a group W4A16 that does not say how"),
     "a format": (GROUP, {"format": "marlin-24"}, "has format 'marlin-24' in group group_0; read are pack-quantized"),
-    "mxfp4": (GROUP, {"format": "mxfp4-pack-quantized"}, "has format 'mxfp4-pack-quantized'"),
+    "mxfp6": (GROUP, {"format": "mxfp6-pack-quantized"}, "has format 'mxfp6-pack-quantized'"),
+    "mxfp4 of int": (
+        GROUP,
+        {"format": "mxfp4-pack-quantized"},
+        "as int mxfp4-pack-quantized (4 bits, one scale a group",
+    ),
     "mixed": (GROUP, {"format": None}, "has format 'mixed-precision' in group group_0"),
     "outputs": (GROUP, {"output_activations": {"num_bits": 8}}, "quantizes outputs in group group_0"),
     "dynamic": (WEIGHTS, {"dynamic": True}, "has dynamic weights in group group_0"),
