@@ -6,6 +6,7 @@ from pathlib import Path
 from evalsvc.errors import ConfigError
 
 EXPERIMENT, POLICY, JOBS, CASES = "an experiment file", "a policy file", "a jobs file", "a case file"
+PUBLIC_SET = "a file of a public set"
 _TOLD_BY = {
     EXPERIMENT: {"arms", "suites"},
     JOBS: {"jobs", "channels"},
@@ -15,7 +16,7 @@ _USE = {
     EXPERIMENT: "`evalsvc run` takes it",
     JOBS: "`--jobs` takes it",
     POLICY: "`--policy` and `run --gate` take it",
-    CASES: "an experiment names it as `cases` of a suite, and `evalsvc suite validate` looks it over",
+    CASES: "name it as `cases` of a suite in an experiment file, such as `evalsvc init` writes",
 }
 
 

@@ -1,19 +1,29 @@
 """`evalsvc suite`: case files made from public sets, and looked over before a model sees them."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from evalsvc.cli.common import Json
 
+SETS = {
+    "bfcl": "a BFCL_v4_*.json of BFCL, or the folder that holds them and possible_answer/",
+    "ifeval": "IFEval's input_data.jsonl",
+}
 app = typer.Typer(help="Import public sets as case files, and check case files.", no_args_is_help=True)
 
 
 @app.command("import")
 def import_(
-    kind: Annotated[Literal["bfcl", "ifeval"], typer.Argument(help="What PATH holds.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file of the set; for bfcl a folder of them, too.")],
+    kind: Annotated[str, typer.Argument(metavar="SET", help="What PATH holds: bfcl or ifeval.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="bfcl: a BFCL_v4_*.json or their folder, possible_answer/ beside; ifeval: input_data.jsonl.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Case file to write (JSONL).")],
 ) -> None:
     """Write a public set as a case file: bfcl for a suite of kind `toolcall`, ifeval for one of kind `formats`.
@@ -25,7 +35,12 @@ def import_(
     import json
 
     from evalsvc.cli.common import note, refuse_unwritable, write_file
+    from evalsvc.errors import ConfigError
 
+    if kind not in SETS:
+        raise ConfigError(f"{kind}: is no set that can be imported; known: {', '.join(SETS)}")
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder; give {SETS[kind]}")
     refuse_unwritable(out, keep=str(path))
     if kind == "bfcl":
         from evalsvc.suites.toolcall.bfcl import import_bfcl
@@ -52,9 +67,10 @@ def validate(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="A file of tool-call cases, format cases or own prompts.")
     ],
-    format: Annotated[str, typer.Option("--format", help="How calls are written; all formats that are known: all.")] = (
-        "json"
-    ),
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help="How tool calls are written; json unless named, all: each."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Score every case's right answer, an empty and a wrong one, and name duplicates, doubts and misfits. No model.
@@ -69,12 +85,15 @@ def validate(
     from evalsvc.suites.toolcall.parsers import FORMATS
     from evalsvc.suites.toolcall.validate import validate as look_over
 
-    if format not in ("all", *FORMATS):
+    if format not in (None, "all", *FORMATS):
         raise ConfigError(f"--format {format}: not a format; known: all, {', '.join(FORMATS)}")
-    if formats.kind_of(path) != "toolcall":
-        found = {"text": formats.validate(path)}
+    kind = formats.kind_of(path)
+    if kind == "toolcall":
+        found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format or "json"])}
+    elif format is not None:
+        raise ConfigError(f"--format {format}: says how tool calls are written, and {path} has none; leave it out")
     else:
-        found = {form: look_over(path, form) for form in (FORMATS if format == "all" else [format])}
+        found = {"text": formats.validate(path)}
     problems = list(dict.fromkeys(problem for one in found.values() for problem in one.problems))
     faults = list(dict.fromkeys(fault for one in found.values() for fault in one.faults))
     first = next(iter(found.values()))
@@ -86,9 +105,13 @@ def validate(
         console = stdout_console()
         for line in (*(f"known: {fault}" for fault in faults), *problems):
             console.print(one_line(line), soft_wrap=True)
-        known = f"{len(faults)} known faults, " if faults else ""
-        console.print(
-            f"{first.cases} cases, {first.unproven} whose right answer is not written, {known}{len(problems)} problems"
-        )
+        known = f"{_count(len(faults), 'known fault')}, " if faults else ""
+        console.print(f"{_count(first.cases, 'case')} of kind {kind}, {known}{_count(len(problems), 'problem')}")
+        if first.unproven:
+            console.print(f"without a right answer to try (`example` names one): {first.unproven:,}", soft_wrap=True)
     if problems:
-        raise ConfigError(f"{path}: {len(problems)} problems in {first.cases} cases")
+        raise ConfigError(f"{path}: {_count(len(problems), 'problem')} in {_count(first.cases, 'case')}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -20,8 +20,10 @@ from pydantic import ValidationError
 
 from evalsvc.complaints import first_mistake
 from evalsvc.errors import ConfigError
+from evalsvc.filekinds import PUBLIC_SET, first_object, refuse_another
 from evalsvc.suites.formats.case import FormatCase
 from evalsvc.suites.formats.validate import clashes
+from evalsvc.yamlfile import text_of
 
 MAX_TOKENS = 1280  # what lm-eval's task gives an answer
 Arguments = Mapping[str, Any]
@@ -137,12 +139,9 @@ def import_ifeval(path: Path) -> Imported:
     Raises:
         ConfigError: It cannot be read as such a file; names the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
-    made = Imported()
-    for number, line in enumerate(lines, 1):
+    text, made = text_of(path), Imported()
+    refuse_another(path, first_object(text), PUBLIC_SET)
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             _add(made, *_row(line, f"{path}:{number}"))
     if not made.cases and not made.left_out:
@@ -155,7 +154,8 @@ def _row(line: str, where: str) -> tuple[str, str, list[str], list[Arguments]]:
         row = json.loads(line)
         key, prompt, names, given = str(row["key"]), row["prompt"], row["instruction_id_list"], row["kwargs"]
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise ConfigError(f"{where}: not a prompt of IFEval (key, prompt, instruction_id_list, kwargs)") from error
+        keys = "key, prompt, instruction_id_list, kwargs"
+        raise ConfigError(f"{where}: not a prompt of IFEval: a JSON object with the keys {keys}") from error
     lists = isinstance(names, list) and isinstance(given, list) and len(names) == len(given)
     if not lists or not isinstance(prompt, str) or not all(isinstance(entry, dict) for entry in given):
         raise ConfigError(f"{where}: instruction_id_list and kwargs are two lists of one length")

@@ -15,9 +15,11 @@ from pydantic import ValidationError
 
 from evalsvc.complaints import first_mistake
 from evalsvc.errors import ConfigError
+from evalsvc.filekinds import PUBLIC_SET, first_object, refuse_another
 from evalsvc.suites.toolcall.cases import ToolCase
 from evalsvc.suites.toolcall.matchers import plain
 from evalsvc.suites.toolcall.validate import unfit
+from evalsvc.yamlfile import text_of
 
 IGNORED = ",./-_*^"
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
@@ -32,16 +34,17 @@ def import_bfcl(path: Path) -> list[dict[str, Any]]:
     """
     files = sorted(path.glob("BFCL_v*.json")) if path.is_dir() else [path]
     if not files:
-        raise ConfigError(f"{path}: holds no BFCL_v*.json")
+        raise ConfigError(f"{path}: holds no file of BFCL; they are called BFCL_v4_CATEGORY.json")
     return [case for file in files for case in _cases(file)]
 
 
 def _cases(file: Path) -> Iterator[dict[str, Any]]:
+    refuse_another(file, first_object(text_of(file)), PUBLIC_SET)
     beside = file.parent / ANSWERS / file.name
     answers = {row.get("id"): (where, row) for where, row in _rows(beside)} if beside.is_file() else None
     family = file.stem.partition("_v")[2].partition("_")[2] or file.stem
     if answers is None and "irrelevance" not in family:
-        raise ConfigError(f"{file}: its answers {beside} are missing")
+        raise ConfigError(f"{file}: its answers are missing; BFCL has them in {beside}")
     for where, row in _rows(file):
         if answers is not None and row.get("id") not in answers:
             raise ConfigError(f"{where}: no answer for {row.get('id')!r} in {beside}")
@@ -57,11 +60,7 @@ def _cases(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read ({getattr(error, 'strerror', error)})") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_of(file).split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -65,7 +65,7 @@ def test_faults_of_the_set_are_named_when_it_is_imported_and_are_no_problems(cap
     assert (code, err) == (0, "")
     assert said.splitlines() == [
         "known: a: set.timer: the schema refuses the right arguments: minutes: '5' is not of type 'number'",
-        "1 cases, 0 whose right answer is not written, 1 known faults, 0 problems",
+        "1 case of kind toolcall, 1 known fault, 0 problems",
     ]
 
 
@@ -93,23 +93,42 @@ def test_problems_end_with_exit_code_2_and_stand_on_lines_of_their_own(capsys, b
     code, said, err = run(capsys, "validate", out)
     assert code == 2
     assert said.splitlines()[0] == "a: asks the same as b\\x1b[31m"
-    assert err == f"error: {out}: 1 problems in 2 cases\n"
+    assert err == f"error: {out}: 1 problem in 2 cases\n"
+
+
+def test_prompts_of_ones_own_are_called_so_and_what_could_not_be_tried_is_said(capsys, tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"id": "a", "prompt": "p"}\n{"id": "b", "prompt": "q", "check": {"regex": "x"}}\n')
+    code, said, _ = run(capsys, "validate", path)
+    assert code == 0 and said.splitlines() == [
+        "2 cases of kind prompts, 0 problems",
+        "without a right answer to try (`example` names one): 2",
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("import", "bfcl", "{absent}", "--out", "{out}"), "cannot be read|are missing"),
+        (("import", "bfcl", "{absent}", "--out", "{out}"), "no such file or folder; give a BFCL_v4_\\*.json"),
+        (("import", "ifeval", "{absent}", "--out", "{out}"), "no such file or folder; give IFEval's input_data.jsonl"),
+        (("import", "ifeval", "{cases}", "--out", "{out}"), "is a case file, and a file of a public set is wanted"),
+        (("import", "bfcl", "{cases}", "--out", "{out}"), "is a case file, and a file of a public set is wanted"),
+        (
+            ("validate", "{cases}", "--format", "hermes"),
+            "says how tool calls are written, and .* has none; leave it out",
+        ),
         (("import", "bfcl", "{bfcl}", "--out", "{absent}/x"), "no file can be written there"),
         (("validate", "{absent}"), "cannot be read"),
         (("validate", "{absent}", "--format", "xml"), "not a format; known: all, harmony"),
-        (("import", "mmlu", "{bfcl}", "--out", "{out}"), "mmlu"),
+        (("import", "mmlu", "{bfcl}", "--out", "{out}"), "mmlu: is no set that can be imported; known: bfcl, ifeval"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys, bfcl, tmp_path, arguments, complaint):
     import re
 
-    places = {"absent": tmp_path / "absent", "out": tmp_path / "out", "bfcl": bfcl}
+    cases = tmp_path / "c.jsonl"
+    cases.write_text('{"id": "a", "prompt": "p"}\n')
+    places = {"cases": cases, "absent": tmp_path / "absent", "out": tmp_path / "out", "bfcl": bfcl}
     code, said, err = run(capsys, *(argument.format(**places) for argument in arguments))
     assert code == 2 and said == ""
     assert re.search(complaint, err)

@@ -89,7 +89,7 @@ def test_the_command_tells_the_kinds_of_files_apart(tmp_path, data, capsys):
     with pytest.raises(SystemExit) as left:
         main(["suite", "validate", str(write(tmp_path, GOOD))])
     assert left.value.code == 0
-    assert "1 cases, 0 whose right answer is not written, 0 problems" in " ".join(capsys.readouterr().out.split())
+    assert "1 case of kind formats, 0 problems" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(SystemExit) as left:
         main(["suite", "validate", str(write(tmp_path, {**GOOD, "example": "1 2 3 4"}))])
     assert left.value.code == 2

@@ -86,7 +86,7 @@ def write(folder: Path, row, answer) -> Path:
 @pytest.mark.parametrize(
     ("row", "answer", "complaint"),
     [
-        (ROW, None, "answers .* are missing"),
+        (ROW, None, "its answers are missing; BFCL has them in .*possible_answer"),
         (ROW, {"id": "b", "ground_truth": []}, "BFCL_v4_simple.json:1: no answer for 'a'"),
         (ROW, {"id": "a", "ground_truth": [{"g": {}}]}, "BFCL_v4_simple.json:1: .*'g' is not among the tools"),
         (ROW | {"question": ROW["question"] * 2}, {"id": "a", "ground_truth": []}, "2 turns"),
