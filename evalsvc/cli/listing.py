@@ -1,6 +1,6 @@
 """Runs and arms as tables for a terminal. Stored text is `Text`, never markup."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.text import Text
 from evalsvc.beginnings import in_words
 from evalsvc.calling import CallFigures
 from evalsvc.cli.common import one_line
+from evalsvc.cli.proof_report import render_proof
 from evalsvc.serving.figures import CellFigures
 from evalsvc.store.rates import FailureRates
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, RunRecord
@@ -104,7 +105,7 @@ def render_arm(
     if arm.probe:
         parts += [Text(""), _probe_table(arm.probe)]
     if arm.proof:
-        parts += [Text(""), _proof_table(arm.proof)]
+        parts += [Text(""), render_proof(arm.proof)]
     return Group(*parts)
 
 
@@ -173,33 +174,3 @@ def _probe_table(probe: Mapping[str, Any]) -> Table:
         cells = [values.get(name) for name in ("kl_mean", "kl_max")]
         _add(table, stage, *(f"{c:.3g}" if isinstance(c, float) else c for c in cells), values.get("tokens"))
     return table
-
-
-def _proof_table(proof: Mapping[str, Any]) -> Table:
-    """What was measured, one line a fact, stages side by side; what belongs to no stage follows."""
-    stages = [name for name in ("prefill", "decode") if isinstance(proof.get(name), Mapping)]
-    table = _table("measured", *stages)
-    facts = {stage: dict(_flat(proof[stage])) for stage in stages}
-    for name in dict.fromkeys(name for stage in stages for name in facts[stage]):
-        _add(table, name, *(facts[stage].get(name) for stage in stages))
-    for name, value in _flat({name: value for name, value in proof.items() if name not in stages}):
-        _add(table, name, value)
-    return table
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, entry in value.items():
-        if isinstance(entry, Mapping) and entry:
-            yield from _flat(entry, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", _number(entry)
-
-
-def _number(value: object) -> str:
-    if isinstance(value, bool | str):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        return ", ".join(value)
-    return f"{value:,.2f}" if isinstance(value, float) else "" if value in (None, {}) else str(value)
