@@ -15,15 +15,17 @@ from transformers import PreTrainedModel
 
 from evalsvc.errors import CapabilityError
 from evalsvc.kernels.latent_attention import absorb, expanded_attention, latent_attention, release
-from evalsvc.kernels.latent_decode import latent_decode
 from evalsvc.kernels.sparse_index import Selection, select_keys
 
+from . import mla_pages
 from .attention import Step, current_step
 from .kv.latent_pool import LatentPool
 from .layout import PROBE_NAME, note_latent
 
 LATENT_MODEL_TYPES = ("deepseek_v3", "glm_moe_dsa")
 UP = "kv_b_proj"
+Chosen = Selection | Tensor | None
+"""Keys that queries read: by tiles, or positions where kernels read pages; None: all."""
 _CHILDREN = ("q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", UP, "o_proj")
 
 
@@ -67,9 +69,9 @@ class LatentAttention(nn.Module):
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
-        prev_topk_indices: Selection | None = None,
+        prev_topk_indices: Chosen = None,
         **_: object,
-    ) -> tuple[Tensor, None] | tuple[Tensor, None, Selection | None]:
+    ) -> tuple[Tensor, None] | tuple[Tensor, None, Chosen]:
         """As the definition's: a packed batch's hidden states, and the keys that another layer chose.
 
         Args:
@@ -104,32 +106,26 @@ class LatentAttention(nn.Module):
             step.enter(self.layer_idx)
             pool.observe(self.layer_idx, *kept[:2])
             pool.write(self.layer_idx, step.slots, *kept, stamps=step.stamps)
-            if step.check is not None and not self._by_kernel(step):
+            if step.check is not None and step.by_pages is None:
                 step.check.layer(self.layer_idx)
             chosen = prev_topk_indices if index is None else self._choose(step, pool, index[0], index[2])
             out = self._attend(step, pool, q_nope[0], q_rope[0], chosen)
         result = self.o_proj(out.flatten(1)[None])
         return (result, None, chosen) if self.sparse else (result, None)
 
-    def _attend(self, step: Step, pool: LatentPool, q_nope: Tensor, q_rope: Tensor, chosen: Selection | None) -> Tensor:
+    def _attend(self, step: Step, pool: LatentPool, q_nope: Tensor, q_rope: Tensor, chosen: Chosen) -> Tensor:
         layer = self.layer_idx
         up = self.kv_b_proj.weight.view(self.heads, self.nope + self.width, self.rank)
+        if step.by_pages is not None:
+            assert not isinstance(chosen, Selection)
+            form = step.absorbs or self.sparse, chosen, chosen is not None and self.indexer is not None
+            return mla_pages.attend(step, pool, layer, q_nope, q_rope, up, self.scaling, *form)
+        assert not isinstance(chosen, Tensor)
         pages = pool.latent[layer], pool.rope[layer], pool.read_scale(layer)
         if not step.absorbs:
             return expanded_attention(q_nope, q_rope, *pages, up, step.tiles, self.scaling, chosen)
-        query = absorb(q_nope, up)
-        if not self._by_kernel(step):
-            sums = latent_attention(query, q_rope, *pages, step.tiles, self.scaling, chosen)
-            return release(sums, up, self.nope)
-        assert step.by_pages is not None
-        table, expected, _ = step.by_pages
-        guarding = None if step.check is None else step.check.by_kernel(layer, expected, table, None)
-        sums = latent_decode(query.contiguous(), q_rope.contiguous(), *pages, table, self.scaling, guarding)
+        sums = latent_attention(absorb(q_nope, up), q_rope, *pages, step.tiles, self.scaling, chosen)
         return release(sums, up, self.nope)
-
-    def _by_kernel(self, step: Step) -> bool:
-        """Whether a kernel for GPUs reads the pages: in decode, where every key is read."""
-        return step.by_pages is not None and step.absorbs and not self.sparse
 
     def _index(
         self, hidden: Tensor, resid: Tensor, position_embeddings: tuple[Tensor, Tensor]
@@ -147,9 +143,12 @@ class LatentAttention(nn.Module):
         q, k = torch.cat([q_rope, q_pass], dim=-1), torch.cat([k_rope, k_pass], dim=-1)
         return q[0], k[0, :, 0], weights
 
-    def _choose(self, step: Step, pool: LatentPool, q: Tensor, weights: Tensor) -> Selection | None:
-        keys, scale = pool.index_of(self.layer_idx)
-        return select_keys(q, weights, keys, scale, step.tiles, self.indexer.softmax_scale, self.indexer.index_topk)
+    def _choose(self, step: Step, pool: LatentPool, q: Tensor, weights: Tensor) -> Chosen:
+        scale, topk = self.indexer.softmax_scale, self.indexer.index_topk
+        if step.by_pages is not None:
+            return mla_pages.choose(step, pool, self.layer_idx, q, weights, scale, topk)
+        keys, key_scale = pool.index_of(self.layer_idx)
+        return select_keys(q, weights, keys, key_scale, step.tiles, scale, topk)
 
 
 def check_latent_config(config: Any) -> None:

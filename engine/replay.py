@@ -53,11 +53,10 @@ class Replayed:
 
 def why_eager(capture: Capture | None, weights: WeightSet, pool: KVPool | LatentPool) -> str:
     """Why no decode step is captured; empty where steps are."""
-    latent, guard = weights.layout.latent, pool.guard
+    guard = pool.guard
     reasons = {
         "graphs are off, or this is no GPU": capture is None,
         "kernels run as torch": form(pool.stored()[0].device.type) != "triton",
-        "keys of sparse attention are chosen by tiles": latent is not None and bool(latent.index),
         "experts that are not packed are computed one by one": weights.asks(),
         "hashes of contents are compared outside of kernels": guard is not None and guard.sums is not None,
     }

@@ -10,6 +10,9 @@ each tile of a latent and none for rope keys.
 
 A block of keys is read once for ROWS heads, as key and as value. Splits and their merge are those of
 `evalsvc.kernels.paged_decode`, and so is the comparison of stamps: neighbours leave every bit as it is.
+
+Sparse attention reads a list of positions: keys come in the list's order, splits are of the list, and the slots that it
+names are compared, and no others.
 """
 
 from typing import Any
@@ -50,12 +53,13 @@ _ONE, _BY_TILE = constexpr(ONE), constexpr(BY_TILE)
 
 @jit
 def _attend(
-    q_latent, q_rope, latent, rope, scale, pages, lengths, stamps, expected, faults, sound, sums, peaks, totals,
-    columns, heads, splits, scaling,
+    q_latent, q_rope, latent, rope, scale, pages, lengths, chosen, stamps, expected, faults, sound, sums, peaks, totals,
+    columns, most, heads, splits, scaling,
     ROWS: constexpr, KEYS: constexpr, SPLIT: constexpr, RANK: constexpr, ROPE: constexpr, TILES: constexpr,
     KIND: constexpr, ROPE_KIND: constexpr, SCALE: constexpr, WIDE: constexpr, GUARDED: constexpr,
+    LISTED: constexpr,
 ):  # fmt: skip
-    """A split of a request, for ROWS heads."""
+    """A split of a request, for ROWS heads. LISTED: `lengths` are of lists, in rows of `most` positions."""
     request, part, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = part * ROWS + tl.arange(0, ROWS)
     mine = row < heads
@@ -70,6 +74,8 @@ def _attend(
         for start in range(split * SPLIT, stop, KEYS):
             position = start + tl.arange(0, KEYS)
             seen = position < stop
+            if LISTED:
+                position = tl.load(chosen + request.to(tl.int64) * most + position, mask=seen, other=0)
             cell = request.to(tl.int64) * columns + position // _PAGE
             slot = tl.load(pages + cell, mask=seen, other=0).to(tl.int64) * _PAGE + position % _PAGE
             if GUARDED:
@@ -110,6 +116,7 @@ def latent_decode(
     table: PageTable,
     scaling: float,
     guarding: Guarding | None = None,
+    chosen: Tensor | None = None,
 ) -> Tensor:
     """Attention of one query a request over one layer's pages of latents.
 
@@ -121,7 +128,9 @@ def latent_decode(
         scale: fp32; None for fp32 and bf16 pages; a scalar; or shape (slots, tiles).
         table: One query a request.
         scaling: Softmax scale.
-        guarding: As in `paged_decode`.
+        guarding: As in `paged_decode`; of the positions that are read.
+        chosen: Positions that each query reads, `choose_keys`'s: as many as there are, and no more than its keys.
+            Shape: (requests, most), int32; None: all.
 
     Returns:
         Weighted sums of latents. Shape: (requests, heads, rank), dtype of `q_latent`.
@@ -129,24 +138,28 @@ def latent_decode(
     Raises:
         CapabilityError: What is not served, named.
     """
-    _check(q_latent, q_rope, latent_pages, rope_pages, scale, table, guarding)
+    _check(q_latent, q_rope, latent_pages, rope_pages, scale, table, guarding, chosen)
     ran("latent_decode.triton")
     requests, heads, rank = q_latent.shape
     wide = torch.float32 in (q_latent.dtype, latent_pages.dtype)
-    splits = -(-table.pages.shape[1] * PAGE // SPLIT)
+    most, lengths = table.pages.shape[1] * PAGE, table.lengths
+    if chosen is not None:
+        most, lengths = chosen.shape[1], lengths.clamp(max=chosen.shape[1])
+    splits = -(-most // SPLIT)
     sums = torch.empty((requests, splits, heads, rank), dtype=torch.float32, device=q_latent.device)
     peaks, totals = torch.empty((2, requests, splits, heads), dtype=torch.float32, device=q_latent.device)
     (latents, kind), (ropes, rope_kind) = held(latent_pages), held(rope_pages)
     findings = (table.lengths,) * 4 if guarding is None else guarding.tensors()
     constants = _sizes(rank, q_rope.shape[2], wide, heads, scale is not None)
     _attend[(requests, -(-heads // constants["ROWS"]), splits)](
-        q_latent, q_rope, latents, ropes, q_latent if scale is None else scale, table.pages, table.lengths, *findings,
-        sums, peaks, totals, table.pages.shape[1], heads, splits, scaling,
+        q_latent, q_rope, latents, ropes, q_latent if scale is None else scale, table.pages, lengths,
+        lengths if chosen is None else chosen, *findings,
+        sums, peaks, totals, table.pages.shape[1], most, heads, splits, scaling,
         **constants, TILES=1 if scale is None or scale.ndim == 0 else scale.shape[1], KIND=kind, ROPE_KIND=rope_kind,
-        SCALE=_scale_kind(scale), WIDE=wide, GUARDED=guarding is not None, **_OPTIONS,
+        SCALE=_scale_kind(scale), WIDE=wide, GUARDED=guarding is not None, LISTED=chosen is not None, **_OPTIONS,
     )  # fmt: skip
     out = torch.empty_like(q_latent)
-    merge_splits(sums, peaks, totals, table.lengths, out)
+    merge_splits(sums, peaks, totals, lengths, out)
     return out
 
 
@@ -159,16 +172,18 @@ def latent_decode_torch(
     table: PageTable,
     scaling: float,
     guarding: Guarding | None = None,
+    chosen: Tensor | None = None,
 ) -> Tensor:
     """As `latent_decode`, request by request in torch: what the kernel is held against."""
-    _check(q_latent, q_rope, latent_pages, rope_pages, scale, table, guarding)
+    _check(q_latent, q_rope, latent_pages, rope_pages, scale, table, guarding, chosen)
     ran("latent_decode.torch")
     if guarding is not None:
-        guarding.compare(table, None)
+        guarding.compare(table, None, chosen)
     narrow = torch.float32 if torch.float32 in (q_latent.dtype, latent_pages.dtype) else torch.bfloat16
     rows = []
     for i in range(len(q_latent)):
-        latent, rope = (t.float() for t in read_rows(latent_pages, rope_pages, scale, table.slots(i), narrow))
+        slots = table.slots(i) if chosen is None else table.slots(i)[chosen[i, : int(table.lengths[i])]]
+        latent, rope = (t.float() for t in read_rows(latent_pages, rope_pages, scale, slots, narrow))
         weight = ((q_latent[i].float() @ latent.T + q_rope[i].float() @ rope.T) * scaling).softmax(-1)
         peak = weight.amax(-1, keepdim=True)  # weights are rounded as shares of the largest
         rows.append((weight / peak).to(narrow).float() @ latent * peak)
@@ -183,6 +198,7 @@ def _check(
     scale: Tensor | None,
     table: PageTable,
     guarding: Guarding | None,
+    chosen: Tensor | None,
 ) -> None:
     given = {"q_latent": q_latent, "q_rope": q_rope, "latent_pages": latent_pages, "rope_pages": rope_pages}
     (slots, rank), rope = latent_pages.shape, rope_pages.shape[1]
@@ -210,6 +226,11 @@ def _check(
         found[f"scale is {scale.dtype}, not torch.float32"] = scale.dtype != torch.float32
         fits = scale.ndim == 0 or (tiled and len(scale) == slots and rank % scale.shape[1] == 0)
         found[f"scale has shape {tuple(scale.shape)}; served: () and ({slots}, tiles)"] = not fits
+    if chosen is not None:
+        given["chosen"] = chosen
+        found[f"chosen is {chosen.dtype}, not torch.int32"] = chosen.dtype != torch.int32
+        fits = chosen.ndim == 2 and len(chosen) == len(q_latent) and chosen.shape[1] > 0
+        found[f"chosen has shape {tuple(chosen.shape)}, not ({len(q_latent)}, positions)"] = not fits
     for name, tensor in given.items():
         found[f"{name} is on {tensor.device}, q_latent on {q_latent.device}"] = tensor.device != q_latent.device
         found[f"{name} is not contiguous"] = not tensor.is_contiguous()
@@ -235,27 +256,31 @@ def signatures() -> list[Any]:
 
     pages = {FP32: "*fp32", BF16: "*bf16", E4M3: "*fp8e4nv", E4M3_BYTES: "*u8"}
     cases = {
-        "bf16, guarded": (BF16, NO_SCALE, 1, True),
-        "e4m3, a scale for each 128": (E4M3, BY_TILE, 4, True),
-        "e4m3 as bytes, one scale": (E4M3_BYTES, ONE, 1, False),
-        "fp32": (FP32, NO_SCALE, 1, False),
+        "bf16, guarded": (BF16, NO_SCALE, 1, True, False),
+        "bf16, listed, guarded": (BF16, NO_SCALE, 1, True, True),
+        "e4m3, a scale for each 128": (E4M3, BY_TILE, 4, True, False),
+        "e4m3, a scale for each 128, listed": (E4M3, BY_TILE, 4, True, True),
+        "e4m3 as bytes, one scale": (E4M3_BYTES, ONE, 1, False, False),
+        "e4m3 as bytes, one scale, listed": (E4M3_BYTES, ONE, 1, True, True),
+        "fp32": (FP32, NO_SCALE, 1, False, False),
+        "fp32, listed": (FP32, NO_SCALE, 1, True, True),
     }
     found = []
-    for name, (kind, scale, tiles, guarded) in cases.items():
+    for name, (kind, scale, tiles, guarded, listed) in cases.items():
         wide = kind == FP32
         rope_kind = BF16 if scale == BY_TILE else kind
         types = dict.fromkeys(("q_latent", "q_rope"), "*fp32" if wide else "*bf16")
         types |= {"latent": pages[kind], "rope": pages[rope_kind], "scale": "*fp32"}
-        types |= dict.fromkeys(("pages", "lengths", "stamps", "expected", "faults", "sound"), "*i32")
+        types |= dict.fromkeys(("pages", "lengths", "chosen", "stamps", "expected", "faults", "sound"), "*i32")
         types |= dict.fromkeys(("sums", "peaks", "totals"), "*fp32")
-        numbers = dict.fromkeys(("columns", "heads", "splits"), "i32") | {"scaling": "fp32"}
+        numbers = dict.fromkeys(("columns", "most", "heads", "splits"), "i32") | {"scaling": "fp32"}
         constants = _sizes(512, 64, wide, 64, scale != NO_SCALE) | {
             "TILES": tiles,
             "KIND": kind,
             "ROPE_KIND": rope_kind,
             "SCALE": scale,
         }
-        constants |= {"WIDE": wide, "GUARDED": guarded}
+        constants |= {"WIDE": wide, "GUARDED": guarded, "LISTED": listed}
         title = f"latent_decode {name}"
         found.append(
             Signature(

@@ -69,6 +69,33 @@ class PageTable:
         return self._tiles[size]
 
     @cached_property
+    def in_order(self) -> "PageTable":
+        """The same requests over a copy of their keys, request after request, each from a page of its own on."""
+        ends = self.lengths.tolist() if self.known is None else list(self.known)
+        rows, first = [], 0
+        for end in ends:
+            rows.append(list(range(first, first - (-end // PAGE))))
+            first += len(rows[-1])
+        return PageTable.of(rows, ends, list(self.counts), str(self.pages.device))
+
+    @cached_property
+    def owners(self) -> Tensor:
+        """Request of each query. Shape: (queries,), int64."""
+        found = [i for i, count in enumerate(self.counts) for _ in range(count)]
+        return torch.tensor(found, dtype=torch.long, device=self.pages.device)
+
+    @cached_property
+    def by_query(self) -> "PageTable":
+        """Each query as a request of its own, whose keys are those up to its own."""
+        if self.decodes:
+            return self
+        ends = self.lengths.tolist() if self.known is None else self.known
+        of_queries = zip(ends, self.counts, strict=True)
+        lengths = [end - count + i + 1 for end, count in of_queries for i in range(count)]
+        last = torch.tensor(lengths, dtype=torch.int32, device=self.pages.device)
+        return PageTable(self.pages[self.owners], last, (1,) * len(lengths), tuple(lengths))
+
+    @cached_property
     def starts(self) -> Tensor:
         """Where each request's queries begin, and where the last one's end. Shape: (requests + 1,), int32."""
         ends = torch.tensor((0, *self.counts), dtype=torch.int32).cumsum(0, dtype=torch.int32)
@@ -106,17 +133,25 @@ class Guarding:
         faults, sound = torch.zeros((2, len(expected)), dtype=torch.int32, device=stamps.device)
         return cls(stamps, expected, faults, sound)
 
-    def compare(self, table: PageTable, window: int | None) -> None:
-        """Adds what a torch form finds: all that some query of each request reads."""
+    def compare(self, table: PageTable, window: int | None, chosen: Tensor | None = None) -> None:
+        """Adds what a torch form finds: all that some query of each request reads.
+
+        Args:
+            table: The requests.
+            window: As in `paged_decode`.
+            chosen: As in `latent_decode`.
+        """
         for i, count in enumerate(table.counts):
             slots, length = table.slots(i), int(table.lengths[i])
             oldest = 0 if window is None else max(length - count + 1 - window, 0)
             position = torch.arange(oldest, length, device=slots.device)
+            if chosen is not None:
+                position = chosen[i, :length].long()
             wanted = torch.stack([self.expected[i, position // PAGE], position.int()], dim=1)
-            same = (self.stamps[slots[oldest:]] == wanted).all(1)
+            same = (self.stamps[slots[position]] == wanted).all(1)
             self.sound[i] += same.sum()
             if count and not bool(same.all()):
-                first = oldest + int((~same).nonzero()[0])
+                first = int(position[~same][0])
                 self.faults[i] = max(int(self.faults[i]), 2**31 - 1 - first)
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -170,7 +170,6 @@ def test_a_request_that_fits_exactly_and_one_that_does_not_are_told_apart_as_wit
     ("name", "options", "because"),
     [
         ("llama", {"integrity": "content"}, "hashes of contents are compared outside of kernels"),
-        ("glm_moe_dsa", {}, "keys of sparse attention are chosen by tiles"),
         ("qwen3_moe", {}, "experts that are not packed are computed one by one"),
     ],
 )
