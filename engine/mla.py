@@ -3,7 +3,8 @@
 transformers expands latents to keys and values before its attention function sees them. What such a deployment keeps,
 and quantizes, is the latent, so this module takes the place of the definition's: it writes latents and rope keys, and
 reads them expanded in prefill and absorbed in decode. Both forms are made of one decoded copy of kv_b_proj; it is the
-one linear whose activations no format quantizes, since absorbed it has none of its own.
+one linear whose activations no format quantizes, since absorbed it has none of its own. `mla_pages.py` has the forms
+that kernels for GPUs compute.
 """
 
 import sys

@@ -83,6 +83,6 @@ def attend(
 
 
 def _guarding(step: Step, layer: int, table: PageTable, expected: Tensor, most: int | None) -> Guarding | None:
-    """What a kernel compares of a layer where a query reads at most so many keys: as many as of a window of that size."""
+    """What a kernel compares of a layer whose queries read at most so many keys, which count as a window does."""
     step.windows[layer] = most
     return None if step.check is None else step.check.by_kernel(layer, expected, table, most)

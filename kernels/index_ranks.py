@@ -3,16 +3,17 @@
     I(t, s) = sum_h w_h(t) * relu(scale * q_h(t) . k_s),    s <= t
     rank(t, s) = order(I(t, s)) * 2^32 + (2^31 - 1 - s)
 
-t reads the `topk` keys of highest rank: those of highest I, of equal ones the earlier, as `evalsvc.kernels.sparse_index`
-says; all that it sees where there are no more. `order` is an fp32's bits as an int32 that ascends with it, zeros alike
-and NaN above all. No two ranks are equal, so that whatever finds the highest of them finds the same.
+t reads the `topk` keys of highest rank: those of highest I, of equal ones the earlier, as in
+`evalsvc.kernels.sparse_index`; all that it sees where there are no more. `order` is an fp32's bits as an int32 that
+ascends with it, zeros alike and NaN above all. No two ranks are equal, so that whatever finds the highest of them finds
+the same.
 
 Products are of bf16 numbers, or of fp32 where queries or keys are; sums are fp32. A key's scale multiplies the product.
 A program has a block of keys for some queries of a request, one query after the other: what is beside a query changes
 no bit of its scores.
 
-An index key is read by every query behind it, so where stamps are given each slot of a request is compared, once: by the
-first tile of queries that reads it.
+An index key is read by every query behind it, so where stamps are given each slot of a request is compared, once: by
+the first tile of queries that reads it.
 """
 
 from typing import Any

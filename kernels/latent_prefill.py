@@ -144,8 +144,9 @@ def latent_prefill(
         parts = -(-(nope + width) // constants["OUT"])
         _expand[(-(-columns * PAGE // constants["KEYS"]), len(table.pages), count * parts)](
             latents, ropes, q_nope if scale is None else scale, matrices, table.pages, table.lengths, own.pages,
-            *findings, keys, values, columns, own.pages.shape[1], first, count, **constants, KIND=kind, ROPE_KIND=rope_kind,
-            SCALE=_scale_kind(scale), GUARDED=guarding is not None and first == 0, **_OPTIONS,
+            *findings, keys, values, columns, own.pages.shape[1], first, count,
+            **constants, KIND=kind, ROPE_KIND=rope_kind, SCALE=_scale_kind(scale),
+            GUARDED=guarding is not None and first == 0, **_OPTIONS,
         )  # fmt: skip
         asking = query[:, first : first + count].contiguous()
         out[:, first : first + count] = paged_prefill(asking, keys, values, None, None, own, scaling)

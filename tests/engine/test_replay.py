@@ -21,11 +21,13 @@ pytest.importorskip("triton")
 
 LENGTHS = (15, 3, 31)
 COMPANY = ((0, 1, 2), (1,), (1, 0), (2, 0))  # second tokens of the first and of the third begin a page
+CHOICE = "index_ranks.triton"
 PLANS = [
     ("llama", "w=bf16 > w=bf16,kv=fp8"),
     ("gemma2", "w=bf16 > w=bf16,kv=int8"),
     pytest.param("deepseek_v3_dense", "w=bf16", marks=pytest.mark.slow),
     pytest.param("gpt_oss", "w=bf16 > w=int4:g32", marks=pytest.mark.slow),
+    pytest.param("glm_moe_dsa", "w=bf16 > w=int4:g32,kv=fp8:latent128", marks=pytest.mark.slow),
 ]
 
 
@@ -72,7 +74,9 @@ def test_replayed_steps_have_every_bit_of_eager_ones_in_any_company(serve, ids, 
     assert set(recorder.outside) <= outside(stage, stage.steps)
     assert stage.steps.graphs.captured == [(2, 2), (2, 4), (4, 2)]
     assert (stage.work.replays, stage.work.forwards, eager.work.replays) == (4, 4, 0)
-    assert stage.work.kernels == eager.work.kernels and stage.work.tokens == eager.work.tokens
+    ran, eagerly = ({**one.work.kernels, CHOICE: 0} for one in (stage, eager))  # a wider bucket chooses more often
+    assert ran == eagerly and stage.work.tokens == eager.work.tokens
+    assert stage.work.kernels[CHOICE] >= eager.work.kernels[CHOICE]
     assert stage.work.slots_checked == stage.work.slots_read > 0
 
 

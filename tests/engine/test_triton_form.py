@@ -60,7 +60,7 @@ def test_triton_gives_the_tokens_and_nearly_the_logits_that_torch_gives(serve, f
 
 
 def test_latents_are_decoded_by_their_kernel(serve, forced):
-    """Prefill expands latents in torch; decode's log-likelihoods are nearly those of torch."""
+    """By kernels in both stages; decode's log-likelihoods are nearly those of torch."""
     found = {}
     for form in ("torch", "triton"):
         forced(form)

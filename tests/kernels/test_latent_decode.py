@@ -9,11 +9,11 @@ import torch
 from evalsvc.errors import CapabilityError
 from evalsvc.kernels import latent_decode as module
 from evalsvc.kernels import paged_decode as decoding
-from evalsvc.kernels.fp8 import quantize_e4m3
 from evalsvc.kernels.latent_attention import read_rows
 from evalsvc.kernels.latent_decode import latent_decode_torch
 from evalsvc.kernels.page_table import PAGE, Guarding, PageTable
 
+from .latents import latents
 from .paging import DEVICE, there
 
 pytest.importorskip("triton")
@@ -26,7 +26,6 @@ SWEEP = [  # rank, rope, heads, pages, whose scale, queries, lengths
     (64, 32, 5, "fp32", "", "fp32", [1, 40, 33]),
     (32, 16, 1, "bf16", "", "bf16", [1, 2, 16, 31, 33, 48, 49, 64, 7]),
 ]
-NAMES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @pytest.fixture(autouse=True)
@@ -39,25 +38,9 @@ def interpreter(monkeypatch):
 
 
 def made(rank, rope, heads, kind, per, queries, lengths) -> tuple:
-    g = torch.Generator().manual_seed(rank + heads)
-    needed = [-(-n // PAGE) for n in lengths]
-    order = torch.randperm(sum(needed) + 2, generator=g).tolist()
-    table = PageTable.of([[order.pop() for _ in range(n)] for n in needed], lengths, [1] * len(lengths))
-    slots = (sum(needed) + 2) * PAGE
-    written = torch.cat([table.slots(i) for i in range(len(lengths))])
-    rows = torch.full((slots, rank + rope), torch.nan)
-    rows[written] = torch.randn(len(written), rank + rope, generator=g)
-    latent, keys, scale = rows[:, :rank].contiguous(), rows[:, rank:].contiguous(), None
-    if kind == "fp8":
-        tiles = max(rank // 128, 2)
-        scale = torch.tensor(0.013) if per == "one" else 0.01 + 0.01 * torch.rand(slots, tiles, generator=g)
-        spread = scale if per == "one" else scale.repeat_interleave(rank // tiles, dim=1)
-        latent = quantize_e4m3(latent, spread)
-        keys = quantize_e4m3(keys, scale) if per == "one" else keys.bfloat16()
-    else:
-        latent, keys = latent.to(NAMES[kind]), keys.to(NAMES[kind])
-    q = torch.randn(len(lengths), heads, rank + rope, generator=g).to(NAMES[queries])
-    return q[..., :rank].contiguous(), q[..., rank:].contiguous(), latent, keys, scale, table, (rank + rope) ** -0.5
+    held = latents(rank, rope, kind, per, lengths, seed=heads)
+    q = held.random(len(lengths), heads, rank + rope, dtype=queries)
+    return q[..., :rank].contiguous(), q[..., rank:].contiguous(), *held.pages, held.table, (rank + rope) ** -0.5
 
 
 @pytest.mark.parametrize("row", SWEEP, ids=lambda row: "-".join(map(str, row[:6])))
