@@ -14,7 +14,7 @@ def agree(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Show how many generated answers of a candidate are the baseline's, and where the others part.
+    """Show how many answers are the baseline's, where others part.
 
     For prompts of your own, which no gold answer judges, and for every other generated answer. Two runs of one arm
     that only batch otherwise may differ too: where the baseline has an A/A, its figures stand beside. Another text is

@@ -8,15 +8,21 @@ from evalsvc.cli.common import DEFAULT_DB, Db, Json
 
 
 def attribute(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Its name (latest finished run), or a run.")],
-    alpha: Annotated[float, typer.Option(min=0.0001, max=0.4, help="Of intervals, and level of the family.")] = 0.05,
+    experiment: Annotated[
+        str,
+        typer.Argument(metavar="EXPERIMENT", help="Its name (of its runs the latest finished one), or a run's number."),
+    ],
+    alpha: Annotated[
+        float,
+        typer.Option(min=0.0001, max=0.4, metavar="SHARE", help="Error rate of intervals and tests, as a proportion."),
+    ] = 0.05,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Show the drop that each changed factor causes, and what two cause together.
+    """Show the drop that each changed factor causes.
 
-    What the arms cannot separate is said to be unknown, with the arm that would tell. A look: exits 0, 2 for mistakes,
-    4 without arms to compare.
+    And what two cause together. What the arms cannot separate is said to be unknown, with the arm that would tell. A
+    look: exits 0, 2 for mistakes, 4 without arms to compare.
 
     \b
     Example:

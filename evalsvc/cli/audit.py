@@ -8,16 +8,19 @@ from evalsvc.cli.common import Json
 
 
 def audit(
-    items: Annotated[int, typer.Option(min=1, help="Items of the benchmark, the same for both scores.")],
+    items: Annotated[int, typer.Option(min=1, metavar="N", help="Items of the benchmark, the same for both scores.")],
     baseline: Annotated[float, typer.Option(metavar="POINTS", help="Published accuracy of the baseline, in points.")],
     candidate: Annotated[float, typer.Option(metavar="POINTS", help="Published accuracy of the candidate, in points.")],
     margin: Annotated[float, typer.Option(metavar="POINTS", help="Accepted drop, in points.")] = 1.0,
-    alpha: Annotated[float, typer.Option(help="Error rate of each direction.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option(metavar="SHARE", help="Error rate of each direction, as a proportion.")
+    ] = 0.05,
     json: Json = False,
 ) -> None:
-    """Say what two published scores prove, at each share of items that may have flipped.
+    """Say what two published scores prove, without their items.
 
-    Nobody publishes how many items flipped both ways, and the verdict hangs on it. A look: exits 0, 2 for mistakes.
+    At each share of items that may have flipped: nobody publishes how many items flipped both ways, and the verdict
+    hangs on it. A look: exits 0, 2 for mistakes.
 
     \b
     Example:

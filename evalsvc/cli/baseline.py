@@ -6,13 +6,13 @@ import typer
 
 from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
 
-app = typer.Typer(no_args_is_help=True, help="Name an arm that others are compared with, or list those names.")
+app = typer.Typer(no_args_is_help=True, help="Give an arm a name to compare with, or list those names.")
 
 
 @app.command()
 def promote(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help=ADDRESS_HELP)],
-    name: Annotated[str, typer.Option(metavar="NAME", help="What @NAME means from now on.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The name, without @; from now on @NAME is this arm.")],
     why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, kept with the promotion.")],
     db: Db = DEFAULT_DB,
     json: Json = False,

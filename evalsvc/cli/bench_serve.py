@@ -19,35 +19,47 @@ def bench_serve(
         list[str] | None, typer.Option("--arm", metavar="ARM", help="With FILE: only this arm; again for more.")
     ] = None,
     prompt_tokens: Annotated[
-        str, typer.Option("--prompt-tokens", metavar="N,N", help="Exact lengths of prompts.")
+        str, typer.Option("--prompt-tokens", metavar="N,N", help="Exact lengths of prompts, in tokens.")
     ] = "32,128",
     concurrency: Annotated[
         str,
         typer.Option("--concurrency", metavar="N,N", help="Requests under way; max: as many as the plan holds."),
     ] = "1,4,max",
-    new_tokens: Annotated[int, typer.Option("--new-tokens", min=1, help="Exact length of each answer.")] = 16,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Requests of each client in a repeat.")] = 2,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="How often each cell is measured.")] = 3,
-    most: Annotated[int, typer.Option("--most", min=1, help="Most requests under way at a plan's own maximum.")] = 16,
+    new_tokens: Annotated[
+        int, typer.Option("--new-tokens", min=1, metavar="N", help="Exact length of each answer, in tokens.")
+    ] = 16,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, metavar="N", help="Requests of each client in a repeat.")
+    ] = 2,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, metavar="N", help="How often each cell is measured.")] = 3,
+    most: Annotated[
+        int, typer.Option("--most", min=1, metavar="N", help="Most requests under way at a plan's own maximum.")
+    ] = 16,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", metavar="GIB", help="Memory of each stage's device; else what the first arm needs."),
+        typer.Option(
+            "--memory", metavar="GIB", help="Memory of each stage's device, 2^30 bytes; else what the first arm needs."
+        ),
     ] = None,
     price: Annotated[
-        float | None, typer.Option("--price-per-hour", help="Price of the device an hour; without it no cost.")
+        float | None,
+        typer.Option("--price-per-hour", metavar="PRICE", help="Of the device, in any currency; without it no cost."),
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="With --model: torch threads (1).")] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, metavar="N", help="With --model: torch threads; 1 unless named.")
+    ] = None,
     integrity: Annotated[
         Literal["tags", "off", "content", "content:first"] | None,
-        typer.Option("--integrity", help="With --model: what is checked of KV pages (tags)."),
+        typer.Option("--integrity", help="With --model: what is checked of KV pages; tags unless named."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the prompts' random token ids.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the prompts' random token ids.")] = 0,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Measure the four numbers of each plan: speed of a request, throughput, capacity, cost. Closed loop.
+    """Measure speed, throughput, capacity and cost of each plan.
 
-    Each repeat of each cell is stored; the same command goes on from there. What does not fit is a result. Exits 0.
+    Closed loop: a client asks again once it is answered. Each repeat of each cell is stored; the same command goes on
+    from there. What does not fit is a result. Exits 0.
 
     \b
     Example:

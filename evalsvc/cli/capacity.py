@@ -17,16 +17,17 @@ def capacity(
     plan: Annotated[
         list[str] | None, typer.Option("--plan", metavar="PLAN", help="A plan; again for more. bf16 without any.")
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Devices that share the model.")] = 1,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, metavar="N", help="Devices that share the model.")] = 1,
     gpu_memory: Annotated[
         float, typer.Option("--gpu-memory", metavar="GB", help="Memory of each, in 10^9 bytes.")
     ] = 80,
     utilization: Annotated[
         float,
-        typer.Option("--utilization", help="Share of it that weights and KV may take."),
+        typer.Option("--utilization", metavar="SHARE", help="Proportion of it that weights and KV may take."),
     ] = 0.9,
     context: Annotated[
-        list[int] | None, typer.Option("--context", min=1, help="Tokens of a request; again for more.")
+        list[int] | None,
+        typer.Option("--context", min=1, metavar="TOKENS", help="Tokens of a request; again for more."),
     ] = None,
     attention: Annotated[
         Literal["tensor", "data"],
@@ -43,9 +44,9 @@ def capacity(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Work out weights a device, KV bytes a token, tokens and requests that fit, stage by stage.
+    """Work out what fits on devices, from a config.json alone.
 
-    From a configuration alone: no weights, no torch.
+    Weights a device, KV bytes a token, tokens and requests that fit, stage by stage. No weights, no torch.
 
     \b
     Example:

@@ -10,7 +10,9 @@ from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db, Json
 def compare(
     baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=TOGETHER_HELP)],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="As the baseline.")],
-    policy: Annotated[str | None, typer.Option(metavar="FILE", help="Policy file; else 1 point, guards 5.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Policy file (YAML); without it 1 point pooled, 5 a suite.")
+    ] = None,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from evalsvc.cli.common import DEFAULT_DB, Db, Json
 
 def dashboard(
     db: Db = DEFAULT_DB,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 8501,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Port on 127.0.0.1.")] = 8501,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Show a generated history of 60 nights instead of a database.")

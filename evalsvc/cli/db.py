@@ -40,7 +40,9 @@ def upgrade(db: Db = DEFAULT_DB, json: Json = False) -> None:
 
 @app.command()
 def check(db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """Look for damage: pages and indexes, references, counts that samples contradict. Exits 2 where there is any.
+    """Look for damage; exit 2 where there is any.
+
+    Pages and indexes, references, counts that samples contradict.
 
     \b
     Example:
@@ -84,7 +86,9 @@ def stats(db: Db = DEFAULT_DB, json: Json = False) -> None:
 
 @app.command()
 def vacuum(db: Db = DEFAULT_DB) -> None:
-    """Give the space of deleted rows back to the disk; it takes as much free space as the database has.
+    """Give the space of deleted rows back to the disk.
+
+    It takes as much free space as the database has.
 
     \b
     Example:
@@ -109,10 +113,11 @@ def prune(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Drop old runs with all that is theirs; without --yes, say what would go and what stays.
+    """Drop old runs with all that is theirs.
 
-    The newest N of each experiment stay, whatever was ever promoted, what a decision joins to another run, and an
-    unfinished run of a job. The file keeps its size until `evalsvc db vacuum`.
+    Without --yes it says what would go and what stays. The newest N of each experiment stay, whatever was ever
+    promoted, what a decision joins to another run, and an unfinished run of a job. The file keeps its size until
+    `evalsvc db vacuum`.
 
     \b
     Example:

@@ -6,9 +6,10 @@ from evalsvc.cli.common import DEFAULT_DB, Db, Json
 
 
 def doctor(db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """Show versions, device, kernels, formats, the model cache, the database and free disk space. Needs no torch.
+    """Show versions, device, kernels, formats, cache, database.
 
-    Exits 2 where something that is there cannot be used, such as a damaged database; what is missing is said.
+    And free disk space; needs no torch. Exits 2 where something that is there cannot be used, such as a damaged
+    database; what is missing is said.
 
     \b
     Example:

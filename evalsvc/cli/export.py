@@ -30,7 +30,9 @@ def export(
     force: Annotated[bool, typer.Option("--force", "-f", help="Take the place of a FILE that is there.")] = False,
     db: Db = DEFAULT_DB,
 ) -> None:
-    """Write an arm's samples with all their scores, or its comparison with a baseline item by item.
+    """Write an arm's samples, or two arms item by item.
+
+    Samples have all their scores; with --against a row has both arms' values and what was lost or gained.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ def gate(
         Path | None, typer.Option(metavar="FILE", help="Write markdown for a comment or step summary.")
     ] = None,
 ) -> None:
-    """Decide whether candidates may replace the baseline, under a policy.
+    """Decide by a policy if candidates may replace the baseline.
 
     Exits 0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 INVALID, 2 for mistakes and errors; with several candidates the first
     of 2, 4, 1, 3, 0 that occurs. Decisions are stored, and shown by the dashboard.

@@ -13,16 +13,16 @@ def history(
     suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only this suite's series.")] = None,
     metric: Annotated[str | None, typer.Option(metavar="NAME", help="A metric in place of the items' own.")] = None,
     lower: Annotated[bool, typer.Option("--lower", help="Less of that metric is better.")] = False,
-    alpha: Annotated[float, typer.Option(min=0.0001, max=0.4, help="Largest p of a change point.")] = 0.05,
+    alpha: Annotated[float, typer.Option(min=0.0001, max=0.4, metavar="P", help="Largest p of a change point.")] = 0.05,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Show an arm's drop over its runs, each against one frozen baseline, and where its level changed.
+    """Show an arm's drop over its runs, and where it changed.
 
-    All suites pooled run by run, and of each suite its change points; --suite shows one run by run, --metric each.
-    Runs that were asked nothing of what the baseline was are left out, and named. A change point is an alert and no
-    verdict: its p says how often the same runs in random order split as well. A look: exits 0, 4 when no run can be
-    compared, 2 for mistakes.
+    Each run against one frozen baseline: all suites pooled run by run, and of each suite its change points; --suite
+    shows one run by run, --metric each. Runs that were asked nothing of what the baseline was are left out, and named.
+    A change point is an alert and no verdict: its p says how often the same runs in random order split as well. A look:
+    exits 0, 4 when no run can be compared, 2 for mistakes.
 
     \b
     Examples:

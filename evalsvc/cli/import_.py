@@ -9,7 +9,7 @@ from evalsvc.cli.common import DEFAULT_DB, AllowCode, Db, Json
 
 
 def import_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the experiment, as `ls` will show it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What `ls` will call the experiment.")],
     baseline: Annotated[str, typer.Option(metavar="ARM", help="The arm that the others are compared with.")],
     arm: Annotated[
         list[str] | None,
@@ -24,8 +24,12 @@ def import_(
     plan: Annotated[
         list[str] | None, typer.Option(metavar="ARM=PLAN", help="What the arm is said to be; for all arms or for none.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="lm-eval: the metric that carries the verdict.")] = None,
-    filter_: Annotated[str | None, typer.Option("--filter", help="lm-eval: the filter that carries it.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="lm-eval: the metric that carries the verdict.")
+    ] = None,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", metavar="NAME", help="lm-eval: the filter that carries it.")
+    ] = None,
     scored_by: Annotated[
         str | None,
         typer.Option(metavar="HOW", help="Tables: `generation` or `loglikelihood`, where a plan is declared."),
@@ -41,7 +45,9 @@ def import_(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Store what others measured, as a finished run that compare, gate and the dashboard take like any other.
+    """Store what others measured, as a finished run.
+
+    `compare`, `gate` and the dashboard take it like any other.
 
     PATH is lm-eval's samples_TASK_DATE.jsonl (--log_samples), a folder of them (the newest of each task), or a table:
     CSV, or one JSON object a line, with the columns `item` and `correct` (0, 1, true, false, or a score between), and

@@ -14,7 +14,9 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; it is made if need be.")] = Path(),
     json: Json = False,
 ) -> None:
-    """Write a commented experiment, its policy and cases, a jobs file and a pipeline's snippet. Nothing is overwritten.
+    """Write files to begin with; nothing is overwritten.
+
+    A commented experiment, its policy and cases, a jobs file and a pipeline's snippet.
 
     \b
     Example:

@@ -13,11 +13,11 @@ Number = Annotated[int, typer.Argument(metavar="EXECUTION", help="Its number in 
 @app.command()
 def ls(
     jobs: Jobs = DEFAULT_JOBS,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Executions to list, the latest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Executions to list, the latest.")] = 20,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """List jobs with their time zones and next planned times, and the latest executions.
+    """List jobs, next planned times and the latest executions.
 
     \b
     Example:
@@ -51,11 +51,13 @@ def ls(
 @app.command()
 def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Its name in the jobs file, or an execution's number.")],
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Executions and notices to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Executions and notices to show.")] = 20,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Show a job's executions with their exit codes and messages, and its notices with what became of each.
+    """Show a job's executions and notices.
+
+    Executions with exit codes and messages, notices with what became of each.
 
     \b
     Example:
@@ -103,7 +105,9 @@ def cancel(execution: Number, db: Db = DEFAULT_DB, json: Json = False) -> None:
 
 @app.command()
 def retry(execution: Number, db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """Queue an execution again that failed, was cancelled or missed; a run that it began is gone on with.
+    """Queue an execution again that failed or was left out.
+
+    One that failed, was cancelled or missed; a run that it began is gone on with.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from evalsvc.cli.common import DEFAULT_DB, TOGETHER_HELP, Db, Json
 def joint(
     baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=TOGETHER_HELP)],
     candidates: Annotated[list[str], typer.Argument(metavar="CANDIDATE...", help="As the baseline; one or more.")],
-    draws: Annotated[int, typer.Option(min=99, max=1_000_000, help="Of signs.")] = 9_999,
+    draws: Annotated[int, typer.Option(min=99, max=1_000_000, metavar="N", help="Random draws of signs.")] = 9_999,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:

@@ -7,7 +7,9 @@ app = typer.Typer(no_args_is_help=True, help="The small real model.")
 
 @app.command()
 def prepare() -> None:
-    """Checks the small model's file and decodes it into the cache, unless it is there; prints its directory.
+    """Check and decode the small model into the cache.
+
+    Unless it is there already; prints its directory.
 
     \b
     Example:

@@ -12,7 +12,7 @@ def noise(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Show an arm's A/A check: the same arm under another order and other batches.
+    """Show an arm's A/A check: itself in another order and batches.
 
     Exits 0 when it is quiet, 4 when it drifts in one direction (p < .01) or none can be counted, 2 for mistakes.
 

@@ -8,7 +8,7 @@ from evalsvc.cli.common import DEFAULT_DB, Db, Json
 
 
 def power(
-    items: Annotated[int, typer.Option(min=1, help="Items that both arms answer.")],
+    items: Annotated[int, typer.Option(min=1, metavar="N", help="Items that both arms answer.")],
     discordance: Annotated[
         float | None, typer.Option(metavar="POINTS", help="Share of items that flip either way, in points.")
     ] = None,
@@ -16,13 +16,16 @@ def power(
         str | None, typer.Option(metavar="ADDRESS", help="Take discordance and seconds an item from this arm's run.")
     ] = None,
     margin: Annotated[float, typer.Option(metavar="POINTS", help="Accepted drop, in points.")] = 1.0,
-    alpha: Annotated[float, typer.Option(help="Error rate of each direction.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option(metavar="SHARE", help="Error rate of each direction, as a proportion.")
+    ] = 0.05,
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Say which drop so many items find, which margin they can prove, and how many the margin needs.
+    """Say which drop and which margin so many items can show.
 
-    For items that flip independently of each other; 80 % power. A look: exits 0, 2 for mistakes.
+    And how many items the margin needs. For items that flip independently of each other; 80 % power. A look: exits 0, 2
+    for mistakes.
 
     \b
     Example:

@@ -14,7 +14,9 @@ def rescore(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Score a run's stored answers again after a change of parsers or scorers; no model is needed.
+    """Score a run's stored answers again, without a model.
+
+    For after a change of parsers or scorers.
 
     Scores are added under the suites' new scoring versions to every arm of the run and to its A/A, all or none, and
     are what is read from then on; earlier ones stay. Items that changed since they were answered are named and left.

@@ -12,7 +12,7 @@ def run(
     gate: Annotated[
         str | None, typer.Option("--gate", metavar="POLICY", help="Policy file; its verdicts set the exit code.")
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Start another run even if this one exists.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Compute everything again, as another run.")] = False,
     reuse: Annotated[
         bool, typer.Option("--reuse", help="Start another run that copies what the same arms answered before.")
     ] = False,
@@ -26,7 +26,7 @@ def run(
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:
-    """Answer every item under every arm, and compare the arms with the baseline.
+    """Ask every arm every item, and compare with the baseline.
 
     Continues the latest unfinished run of the same experiment; a finished one is printed again and computes nothing.
     --new computes everything again; --reuse copies what is the same to the last hash, and says how much.

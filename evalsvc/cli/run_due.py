@@ -6,7 +6,7 @@ from evalsvc.cli.common import DEFAULT_DB, DEFAULT_JOBS, Db, Jobs, Json
 
 
 def run_due(jobs: Jobs = DEFAULT_JOBS, db: Db = DEFAULT_DB, json: Json = False) -> None:
-    """Queue what became due since the last call, execute all that waits, deliver notices, and leave.
+    """Queue and execute what is due, deliver notices, and leave.
 
     For cron, systemd timers and Kubernetes CronJobs: started every few minutes it is all that a schedule needs. Two at
     once share the work. Exits as `evalsvc gate` over all runs that ended here: the first of 2, 4, 1, 3, 0 that occurs.

@@ -13,9 +13,10 @@ def scheduler(
     poll: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="Longest time between looks.")] = 30,
     db: Db = DEFAULT_DB,
 ) -> None:
-    """Queue every job's executions when their planned times come, until SIGTERM or Ctrl-C.
+    """Queue executions of jobs at their planned times.
 
-    Any number of schedulers may share a database: each planned time is queued once. Workers execute what is queued.
+    Until SIGTERM or Ctrl-C. Any number of schedulers may share a database: each planned time is queued once. Workers
+    execute what is queued.
 
     \b
     Example:

@@ -8,7 +8,7 @@ from evalsvc.cli.common import ADDRESS_HELP, DEFAULT_DB, Db, Json
 
 
 def show(
-    address: Annotated[str, typer.Argument(help=f"RUN, {ADDRESS_HELP}")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help=f"RUN, {ADDRESS_HELP}")],
     db: Db = DEFAULT_DB,
     json: Json = False,
 ) -> None:

@@ -26,7 +26,9 @@ def import_(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Case file to write (JSONL).")],
 ) -> None:
-    """Write a public set as a case file: bfcl for a suite of kind `toolcall`, ifeval for one of kind `formats`.
+    """Write a public set as a case file.
+
+    bfcl for a suite of kind `toolcall`, ifeval for one of kind `formats`.
 
     \b
     Example:
@@ -73,7 +75,9 @@ def validate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Score every case's right answer, an empty and a wrong one, and name duplicates, doubts and misfits. No model.
+    """Look a case file over, without a model.
+
+    Scores every case's right answer, an empty and a wrong one, and names duplicates, doubts and misfits.
 
     \b
     Example:

@@ -8,14 +8,20 @@ from evalsvc.cli.common import Json
 
 
 def verdict(
-    lost: Annotated[int, typer.Option(min=0, help="Items right in the baseline, wrong in the candidate.")],
-    gained: Annotated[int, typer.Option(min=0, help="Items wrong in the baseline, right in the candidate.")],
-    items: Annotated[int, typer.Option(min=0, help="Items that both answered.")],
+    lost: Annotated[int, typer.Option(min=0, metavar="N", help="Items right in the baseline, wrong in the candidate.")],
+    gained: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Items wrong in the baseline, right in the candidate.")
+    ],
+    items: Annotated[int, typer.Option(min=0, metavar="N", help="Items that both answered.")],
     margin: Annotated[float, typer.Option(metavar="POINTS", help="Accepted drop, in points.")],
-    alpha: Annotated[float, typer.Option(help="Error rate of each direction.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option(metavar="SHARE", help="Error rate of each direction, as a proportion.")
+    ] = 0.05,
     json: Json = False,
 ) -> None:
-    """Decide from counts alone, for items that flip independently of each other.
+    """Decide from counts alone.
+
+    For items that flip independently of each other.
 
     Exits 0 PASS, 1 REGRESSED, 3 INCONCLUSIVE, 4 for no items, 2 for counts or margins that cannot be.
 

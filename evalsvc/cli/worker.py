@@ -12,7 +12,7 @@ def worker(
     once: Annotated[bool, typer.Option("--once", help="Take one execution at most, then leave.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Leave once nothing is left to take.")] = False,
     finish: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="What a run may still take after SIGTERM.")
+        float, typer.Option(metavar="SECONDS", min=0, help="What a run under way still gets after SIGTERM.")
     ] = 0,
     lease: Annotated[
         float,
@@ -21,10 +21,10 @@ def worker(
     poll: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, max=3600, help="Time between looks.")] = 5,
     db: Db = DEFAULT_DB,
 ) -> None:
-    """Execute what schedulers queued, one run at a time in a process of its own, until SIGTERM or Ctrl-C.
+    """Execute what schedulers queued, one run at a time.
 
-    A run under way then gets --finish seconds; what is not done by then is returned, and whoever takes it goes on with
-    it. Start as many workers as runs are to be side by side.
+    Each in a process of its own, until SIGTERM or Ctrl-C. A run under way then gets --finish seconds; what is not done
+    by then is returned, and whoever takes it goes on with it. Start as many workers as runs are to be side by side.
 
     \b
     Example:

@@ -30,6 +30,13 @@ def test_help_loads_nothing_heavy():
         assert f"  {command} " in found.stdout
 
 
+@pytest.mark.parametrize("group", [(), ("jobs",), ("db",), ("suite",), ("baseline",), ("model",)])
+def test_what_a_command_is_for_is_read_whole_in_a_terminal_of_80_columns(evalsvc, group):
+    code, out, _ = evalsvc(*group, "--help")
+    listed = out.partition("Commands:")[2]
+    assert code == 0 and listed.strip() and "..." not in listed
+
+
 @pytest.mark.parametrize("command", ["gate", "compare", "verdict", "ls", "show", "dashboard"])
 def test_every_command_has_help(evalsvc, command):
     code, out, _ = evalsvc(command, "--help")
