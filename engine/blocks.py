@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import prod
 
-BLOCK_VALUES = 2**19
+BLOCK_VALUES = 2**16
 
 
 def row_blocks(shape: Sequence[int], multiple: int = 1) -> Iterator[slice]:

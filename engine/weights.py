@@ -21,7 +21,7 @@ from .layout import layout_of
 from .linear import PlanLinear
 from .matching import HEAD, PLAIN_KINDS, expert_modules, is_tied, linear_names, matched, placed
 from .matrix import PlanMatrix
-from .memory import Returns, give_back
+from .memory import Returns, returning
 from .mla import UP
 from .model import empty_model
 from .packed.base import Packed
@@ -69,11 +69,11 @@ class WeightSet:
         self._definitions = expert_modules(self.model)
         self.experts: dict[str, PlanExperts] = {}
         self.asked: dict[str, WeightFormat] = {}
-        self._fill(checkpoint, shared.setdefault(self.dtype, {}))
+        with returning() as returns:
+            self._fill(checkpoint, shared.setdefault(self.dtype, {}), returns)
         self.model.eval().requires_grad_(False)
-        give_back()
 
-    def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor]) -> None:
+    def _fill(self, checkpoint: Checkpoint, shared: dict[str, Tensor], returns: Returns) -> None:
         linears = linear_names(self.model)
         wanted, stored_head = self._match(checkpoint)
         packed = linears if self.fmt.lm_head or stored_head else linears - {HEAD}
@@ -83,7 +83,6 @@ class WeightSet:
         for name, module in self._definitions.items():
             self.experts[name] = PlanExperts(module)
             self.model.set_submodule(name, self.experts[name])
-        returns = Returns()
         for stored, name, module, expert, part in placed(checkpoint, self._definitions):
             owner, _, leaf = name.rpartition(".")
             returns.note(stored.nbytes)

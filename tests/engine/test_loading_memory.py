@@ -45,7 +45,7 @@ IN_FOUR_BITS = ("packed", "awq", "gptq")
 MIXTURE_PLANS = ["w=bf16", "w=int4:g32", "w=fp8"]
 HIDDEN, WIDTH, EXPERTS = 1024, 1024, 16
 ONE_EXPERT = 3 * HIDDEN * WIDTH * 2  # bytes in bf16
-SLACK = 2**22  # of the interpreter and the allocator
+SLACK = 2**22  # of the interpreter
 
 
 class Load(NamedTuple):
@@ -215,8 +215,7 @@ def mixture(tmp_path_factory) -> Callable[[str], Path]:
                 head_dim=64,
                 tie_word_embeddings=True,
             )
-            files = 6 if kind in IN_FOUR_BITS else 12  # of tens of megabytes each, when they are packed
-            made[kind] = write(tmp_path_factory.mktemp(kind), files, config)
+            made[kind] = write(tmp_path_factory.mktemp(kind), 12, config)
             if kind in IN_FOUR_BITS:
                 pack_experts(made[kind], kind)
         return made[kind]
