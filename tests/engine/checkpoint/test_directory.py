@@ -201,7 +201,7 @@ def test_an_architecture_that_is_not_served_is_refused_by_name(model, model_type
 
 
 def test_a_checkpoint_that_is_quantized_already_is_refused(model):
-    config_changed(model, quantization_config={"quant_method": "gptq"})
+    config_changed(model, quantization_config={"quant_method": "hqq"})
     assert "already quantized" in refusal(model, CapabilityError)
 
 
