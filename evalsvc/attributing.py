@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.evidence import count_once, differing_factors, with_metric
+from evalsvc.evidence import average_repeats, count_once, differing_factors, with_metric
+from evalsvc.reading import read_side
 from evalsvc.store import queries
-from evalsvc.store.records import ArmRecord, Pair, Side
+from evalsvc.store.records import ArmRecord, Pair
 from evalsvc.store.session import Store
 from evalsvc.verdict.attribution import Arm, Effect, attribute
 
@@ -93,7 +94,7 @@ def _columns(
     differing = {factor for changes in chosen for factor, _ in changes}
     rows: dict[Arm, dict[tuple[str, str], Pair]] = {}
     for changes, arm in chosen.items():
-        pairs = count_once(with_metric(queries.pairs(store, baseline, arm)), tuple(differing))
+        pairs = count_once(average_repeats(with_metric(queries.pairs(store, baseline, arm))), tuple(differing))
         rows[changes] = {(pair.suite, pair.item_id): pair for pair in pairs}
     items = sorted({key for found in rows.values() for key in found})
     columns = {changes: np.array([_value(rows[changes].get(key), "candidate") for key in items]) for changes in chosen}
@@ -106,8 +107,8 @@ def _columns(
 
 
 def _value(pair: Pair | None, role: str) -> float:
-    side: Side | None = None if pair is None else getattr(pair, role)
-    return float("nan") if side is None or side.status != "scored" or side.value is None else float(side.value)
+    value = None if pair is None else read_side(getattr(pair, role))
+    return value if isinstance(value, float) else float("nan")
 
 
 def run_of(store: Store, name: str) -> int:

@@ -167,7 +167,8 @@ def _run_faults(uncovered: Sequence[str], aa: AAResult | None) -> Iterator[str]:
     if uncovered:
         yield f"no suite met the differing factor{'s' * (len(uncovered) > 1)} {', '.join(uncovered)}"
     if aa is not None and aa.failed:
-        yield f"the A/A check failed: the baseline against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
+        of = aa.of or "the baseline"
+        yield f"the A/A check failed: {of} against itself lost {aa.lost} and gained {aa.gained} of {aa.n:,}"
 
 
 def judge_counts(lost: int, gained: int, items: int, policy: Policy) -> Row:

@@ -5,6 +5,12 @@ from math import isfinite
 from typing import Any
 
 _JSON_NAMES = {"scope": "level", "lost": "b", "gained": "c"}
+_TESTS = {  # how a method's name begins -> what its p is called; all else is exact
+    "hybrid": "sequential",
+    "e-processes": "sequential",
+    "sign-flip": "sign-flip",
+    "permutation": "permutation",
+}
 _ONLY_POINTS = ("newcombe", "discordance", "floor", "candidate_bounds")
 _IN_POINTS = ("drop", "lower", "upper", "interval", "margin", "baseline_value", "candidate_value")
 
@@ -172,9 +178,11 @@ class Row:
 
     @property
     def _test(self) -> str:
-        if self.clusters is not None:
-            return f"p over {self.clusters} cluster{'s' * (self.clusters != 1)}"
-        return next((f"{name} p" for name in ("sign-flip", "permutation") if self.method.startswith(name)), "exact p")
+        """By its name; items of one cluster are compared as independent ones, given that cluster."""
+        name = next((name for start, name in _TESTS.items() if self.method.startswith(start)), "exact")
+        if self.clusters is None or self.clusters == 1:
+            return f"{name} p"
+        return f"{'sequential ' * (name == 'sequential')}p over {self.clusters} clusters"
 
     @property
     def _after_correction(self) -> str:

@@ -485,3 +485,21 @@ def test_a_factor_that_failure_modes_alone_met_is_met_and_the_notes_say_by_what(
     assert decision.notes[-1].endswith("not whether answers are right; decode.kv met by these alone")
     without = decide([*scored, *bare], other)
     assert without.verdict == "INVALID" and "no suite met the differing factor decode.kv" in without.reasons[0]
+
+
+def test_a_sentence_names_the_test_whose_p_it_gives():
+    looked = POLICY.model_copy(update={"design": "sequential", "block_items": 100})
+    whole, stopped = (decide(suite("tasks", *numbers), policy=looked) for numbers in ((400, 10, 4), (2000, 3, 3)))
+    assert whole.stop is None and "one-sided sequential p = .112" in whole.sentence
+    assert stopped.stop is not None and "one-sided sequential p = 1.0" in stopped.sentence
+    shared = [replace(p, cluster=f"c{i % 20}") for i, p in enumerate(suite("tasks", 400, 10, 4))]
+    assert "one-sided p over 20 clusters" in decide(shared).sentence
+    assert "one-sided sequential p over 20 clusters" in decide(shared, policy=looked).sentence
+    alone = decide([replace(p, cluster="c") for p in shared])
+    assert "one-sided exact p" in alone.sentence and "conditional on this prefix" in alone.sentence
+
+
+def test_an_aa_that_drifts_is_named_after_the_arm_that_ran_twice():
+    drifting = check_aa(suite("tasks", 200, 12, 1), "2:base", of="1:base")
+    decision = decide(GOOD, aa=drifting, baseline=arm("other"))
+    assert decision.reasons[0].startswith("the A/A check failed: 1:base against itself lost 12")

@@ -1,9 +1,13 @@
 """`audit`, `power`, `noise`, `attribute`: figures, exit codes, mistakes."""
 
+from dataclasses import replace
+
 import pytest
 
 from evalsvc.store import writer
 from evalsvc.store.session import open_store
+
+from .conftest import BF16, sample
 
 
 def test_audit_says_up_to_which_discordance_a_published_drop_is_significant(evalsvc, evalsvc_json):
@@ -186,3 +190,37 @@ def test_attribution_without_honest_arms_exits_4(evalsvc, db, add_arm):
         writer.finish_run(store, run_id)
     code, _, err = evalsvc("attribute", str(run_id), "--db", db)
     assert code == 4 and "nothing to attribute" in err
+
+
+@pytest.fixture
+def repeated(db):
+    """Two answers an item, of which the candidate loses the second alone; and a suite that no decode token answered."""
+    with open_store(db) as store:
+        run_id = writer.open_run(store, experiment="twice", experiment_hash="t", resolved={}, baseline="b", seed=0)
+        for name, kv in (("b", "bf16"), ("kv", "fp8")):
+            stages = {"prefill": BF16, "decode": {**BF16, "kv": kv}}
+            facts = {"fingerprint": f"t-{name}", "plan": "p", "stages": stages, "injected": {}, "details": {}}
+            arm_id = writer.open_arm(store, run_id, name=name, expected=180, **facts)
+            asked = [sample("tools", i, right=True) for i in range(60)]
+            asked += [replace(sample("tools", i, right=name == "b"), repeat=1) for i in range(60)]
+            asked += [
+                replace(sample("tasks", i, right=True), stage_tokens={"prefill": 1}, handed_over=False)
+                for i in range(60)
+            ]
+            writer.add_samples(store, run_id, arm_id, asked)
+            writer.finish_arm(store, arm_id, None, "matched")
+        writer.finish_run(store, run_id)
+    return db
+
+
+def test_attribution_averages_an_items_repeats(evalsvc_json, repeated):
+    _, document = evalsvc_json("attribute", "twice", "--db", repeated)
+    (effect,) = document["effects"]
+    assert (effect["n"], effect["drop_points"]) == (120, 25.0)  # half of each tool item; tasks lose nothing
+
+
+def test_a_pilot_counts_what_a_verdict_would(evalsvc_json, repeated):
+    """Repeats averaged inside the item, and no suite that is blind to what differs."""
+    code, document = evalsvc_json("power", "--items", "100", "--arm", "kv", "--db", repeated)
+    assert (code, document["discordance_points"]) == (0, 100.0)
+    assert document["source"] == "3:kv against 3:b, 60 items"
