@@ -21,7 +21,7 @@ class ArmSpec:
     Attributes:
         plan: The precision plan.
         calibration: File of prompts, when a KV format is calibrated.
-        scales: File of scales, when a KV format's are given.
+        scales: File of scales, or checkpoint that holds some, when a KV format's are given.
         inject: Named faults: `prefill_k_scale` and `decode_k_scale` are multiplied into the K scale where that stage
             reads pages.
     """

@@ -19,6 +19,7 @@ from evalsvc.errors import ConfigError, EngineError
 from evalsvc.kernels.fp8 import E4M3_MAX, amax_scale
 from evalsvc.kernels.int8 import INT8_MAX
 
+from .checkpoint.kv_scales import stored_scales
 from .kv.pool import Scales
 from .layout import Layout
 from .precision import KVFormat, StagePlan
@@ -85,6 +86,7 @@ def scales_from(amax: Tensor, fmt: KVFormat) -> Scales:
 def read_scales(path: Path, fmt: KVFormat, layout: Layout) -> Scales:
     """Scales of a given format: `{"k": [...], "v": [...]}`, a number or a list of one per KV head for each layer.
 
+    They are in a JSON file or, where the path is a directory, in the files of a checkpoint (`checkpoint.kv_scales`).
     What is read from a page is its code times the scale. A latent is key and value at once: there both are equal.
 
     Raises:
@@ -92,7 +94,7 @@ def read_scales(path: Path, fmt: KVFormat, layout: Layout) -> Scales:
     """
     where = f"scales {path}"
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = stored_scales(path, fmt) if path.is_dir() else json.loads(path.read_text(encoding="utf-8"))
         parts = [torch.tensor(held[part], dtype=torch.float32) for part in ("k", "v")]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read ({error})") from None

@@ -28,7 +28,8 @@ class ArmConfig(_Frozen):
     Attributes:
         plan: Plan text.
         calibration: File of prompts for calibrated KV scales.
-        scales: File of given KV scales: `{"k": [...], "v": [...]}`, by layer, or by layer and head.
+        scales: File of given KV scales: `{"k": [...], "v": [...]}`, by layer, or by layer and head; or a checkpoint's
+            directory.
         note: What readers of its results must know.
         inject: Named faults and their factors; the arm is marked as injected everywhere.
     """

@@ -1,7 +1,7 @@
 """Which tensors of compressed-tensors' files belong together: `X.weight_packed` or `X.weight`, `X.weight_scale`, …
 
-`weight_shape` is the matrix's, whose inputs need not fill a word. Scales of inputs are left where they are: how
-activations are held is the plan's.
+`weight_shape` is the matrix's, whose inputs need not fill a word. Scales of inputs, and of keys and values, are left
+where they are: how activations are held is the plan's.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ WHOLE = ".weight"
 SIDES = tuple(f".weight_{what}" for what in ("scale", "zero_point", "shape", "global_scale", "g_idx"))
 SCALE, ZERO, SHAPE, GLOBAL, ORDER = SIDES
 LEFT_OUT = (".input_scale", ".input_zero_point", ".input_global_scale")
+KEYS_AND_VALUES = tuple(f".{of}_{what}" for of in ("q", "k", "v", "output") for what in ("scale", "zero_point"))
 
 
 def join(config: CompressedConfig, name: str, codes: StoredTensor, sides: Mapping[str, StoredTensor]) -> StoredTensor:

@@ -107,10 +107,12 @@ class CompressedConfig:
     Attributes:
         groups: In the order of the file.
         ignored: Targets that are not stored in any.
+        keys_and_values: Whether the files hold scales of keys and values.
     """
 
     groups: tuple[Group, ...]
     ignored: tuple[str, ...]
+    keys_and_values: bool = False
 
     def group_of(self, module: str) -> Group | None:
         """The group of a matrix by its module's name; None: it is stored as plain numbers."""
@@ -128,22 +130,22 @@ def read_compressed(asked: Mapping[str, Any]) -> CompressedConfig:
     Raises:
         CapabilityError: What it asks and is not read, by name.
     """
-    for key in ("sparsity_config", "transform_config", "kv_cache_scheme", "moe_sparsity_config"):
+    for key in ("sparsity_config", "transform_config", "moe_sparsity_config"):
         held = asked.get(key)
         if held and not (isinstance(held, Mapping) and held.get("format") == "dense"):
-            remedy = "; scales of keys and values are given to a plan in a file" if key == "kv_cache_scheme" else ""
-            _refuse(f"asks a {key}, which is not read{remedy}")
+            _refuse(f"asks a {key}, which is not read")
+    keys_and_values = bool(asked.get("kv_cache_scheme"))
     if asked.get("quantization_status") not in _WRITTEN:
         _refuse(f"has quantization_status {asked['quantization_status']!r}; read is 'compressed'")
-    groups = asked.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
+    groups = asked.get("config_groups") or {}
+    if not isinstance(groups, Mapping) or not (groups or keys_and_values):
         _refuse("has no config_groups")
     read = tuple(
         _group(str(name), held, asked.get("format"))
         for name, held in groups.items()
         if not isinstance(held, Mapping) or held.get("weights") is not None
     )
-    return CompressedConfig(read, _targets("ignore", asked.get("ignore") or []))
+    return CompressedConfig(read, _targets("ignore", asked.get("ignore") or []), keys_and_values)
 
 
 def _group(name: str, held: Any, whole: Any) -> Group:

@@ -103,7 +103,11 @@ class ModelDirectory:
             scheme = scheme_of(self.config)
         except CapabilityError as error:
             raise CapabilityError(f"model {self.path}: {error}") from None
-        return decoded(lambda: stored_tensors(self.path, self.files, self._placed), scheme)
+        return decoded(self.stored, scheme)
+
+    def stored(self) -> Iterator[StoredTensor]:
+        """Every tensor as the files hold it, codes and scales apart, as `stored_tensors` gives them and raises."""
+        return stored_tensors(self.path, self.files, self._placed)
 
     def tokenizer(self) -> Any:
         """The tokenizer as transformers reads it; no code of the directory is run.

@@ -61,8 +61,10 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
         fp8_blocks.check(asked)
         return FP8
     if method == METHOD:
-        join = partial(compressed.join, read_compressed(asked))
-        return Scheme(compressed.CODES, compressed.SIDES, compressed.WHOLE, join, compressed.LEFT_OUT)
+        config = read_compressed(asked)
+        left_out = (*compressed.LEFT_OUT, *(compressed.KEYS_AND_VALUES if config.keys_and_values else ()))
+        join = partial(compressed.join, config)
+        return Scheme(compressed.CODES, compressed.SIDES, compressed.WHOLE, join, left_out)
     if method == gptq_config.METHOD:
         return Scheme(gptq.CODES, gptq.SIDES, gptq.WHOLE, partial(gptq.join, gptq_config.read_gptq(asked)))
     if method == awq_config.METHOD:

@@ -92,7 +92,6 @@ def test_which_format_of_a_plan_has_the_same_codes(scheme, form):
 WEIGHTS = ("config_groups", "group_0", "weights")
 GROUP = WEIGHTS[:2]
 SAID = {
-    "kv cache": ((), {"kv_cache_scheme": {"num_bits": 8}}, "asks a kv_cache_scheme, which is not read"),
     "sparse": ((), {"sparsity_config": {"format": "sparse-24-bitmask"}}, "asks a sparsity_config"),
     "rotated": ((), {"transform_config": {"config_groups": {"u": {}}}}, "asks a transform_config"),
     "pruned": ((), {"moe_sparsity_config": {"method": "prune"}}, "asks a moe_sparsity_config"),

@@ -213,6 +213,7 @@ def test_calibrations_and_faults(write, refused, calibration, arm, says):
     [
         (None, {"scales": "scales.json"}, "scales.json does not exist"),
         ('{"k": [1], "v": 1}', {"scales": "scales.json"}, "'k' must hold one number, for each of"),
+        (None, {"scales": "."}, "config.json is missing; is this a model directory"),
         ("{}", {}, "give the arm `scales: FILE.json`"),
         ("{}", {"plan": "kv=fp8", "scales": "scales.json"}, "remove the arm's `scales`"),
     ],
