@@ -105,7 +105,8 @@ def title(text: str, explained: str) -> str:
 def header(view: RunView, title: str) -> str:
     """A page's title, and which run it is about."""
     run = view.run
-    when = f"finished {minute(run.ended)}" if run.ended else f"{run.status} since {minute(run.began)}"
+    since = f"{run.status}{' since' if run.status == 'running' else ', begun'} {minute(run.began)}"
+    when = f"finished {minute(run.ended)}" if run.ended else since
     facts = (
         f"<span>{escape(run.experiment)}, run <b>{run.id}</b></span>"
         f"<span>baseline <b>{escape(view.baseline.address)}</b></span><span>{escape(when)}</span>"

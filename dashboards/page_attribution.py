@@ -9,6 +9,7 @@ from evalsvc.attributing import POOLED, attribute_suites
 from evalsvc.dashboards import charts_arms, frames, markup, tables
 from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.caching import kept
+from evalsvc.dashboards.progress import state_of
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.show import show_table
 from evalsvc.dashboards.text import markdown_free
@@ -27,7 +28,7 @@ def show(store: Store, view: RunView) -> None:
     """Effects with their intervals, then what is unknown and which arm would tell."""
     st.html(markup.header(view, "Attribution"))
     if not view.finished:
-        st.info("Effects are of finished arms. This run is in progress; come back when it has finished.")
+        st.info(f"Effects are of finished arms. {state_of(view.run)}")
         return
     arms = queries.arms(store, view.run.id)
     if not when_asked(sum(arm.expected for arm in arms), "the effects", f"attribution {view.run.id}"):

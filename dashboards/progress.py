@@ -3,8 +3,9 @@
 import streamlit as st
 
 from evalsvc.dashboards import reads
-from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.reads import RunChoice, RunView
 from evalsvc.dashboards.text import markdown_free
+from evalsvc.store.presence import RUNNING
 from evalsvc.store.session import Store, open_store
 
 EVERY_S = 5
@@ -13,11 +14,17 @@ EVERY_S = 5
 def show_progress(store: Store, view: RunView) -> None:
     """A bar an arm, read anew every few seconds; what it ends with is said, too."""
     st.info(
-        "This run is in progress: what stands below is of the samples so far, and no gate decides an unfinished arm. "
-        "The bars follow the run; reload the page for everything else. A run that was stopped goes on with "
-        "`evalsvc run FILE`."
+        f"{state_of(view.run)} What stands below is of the samples so far, and no gate decides an unfinished arm. "
+        "The bars follow the run; reload the page for everything else."
     )
     _bars(store.address, view)
+
+
+def state_of(run: RunChoice) -> str:
+    """Whether somebody answers an unfinished run, and what to do where nobody does."""
+    if run.status == RUNNING:
+        return "This run is in progress."
+    return "This run was interrupted, and `evalsvc run FILE` goes on with it."
 
 
 @st.fragment(run_every=EVERY_S)

@@ -8,6 +8,7 @@ from sqlalchemy import select
 
 from evalsvc.dashboards.rows import VerdictRow, rows_of
 from evalsvc.store import queries
+from evalsvc.store.presence import words
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import Arm, Run
 from evalsvc.store.session import Store
@@ -85,12 +86,13 @@ def main_runs(store: Store) -> list[RunChoice]:
     """Runs that have arms to look at, newest first; an A/A stands under the run that it repeats."""
     columns = (Run.id, Run.experiment, Run.status, Run.created_at, Run.finished_at, Run.seed, Run.baseline)
     query = select(*columns).where(Run.kind == "main", Run.id.in_(select(Arm.run_id))).order_by(Run.id.desc())
+    word = words(store)
     with store.session() as session:
         return [
             RunChoice(
                 id=row.id,
                 experiment=row.experiment,
-                status=row.status,
+                status=word(row.id, row.status),
                 began=row.created_at,
                 ended=row.finished_at,
                 seed=row.seed,

@@ -110,7 +110,7 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
     arm = candidate.arm
     progress = ""
     if arm.status != "finished":
-        progress = f'<span class="ev-quiet">running: {candidate.held.samples:,} of {arm.expected:,} samples</span>'
+        progress = f'<span class="ev-quiet">{arm.status}: {candidate.held.samples:,} of {arm.expected:,} samples</span>'
     if candidate.held.errors:
         progress += f'<span class="ev-quiet">{candidate.held.errors:,} errors</span>'
     name = f'<span class="ev-name">{escape(arm.name)}</span>{pill(candidate.word)}{fault_badge(arm.injected)}'

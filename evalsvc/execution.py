@@ -64,6 +64,7 @@ def execute(
         status = "running" if reuse else None
         found = None if new else writer.find_run(store, prepared.hash, fingerprints, status=status)
     run_id = open_run(store, prepared, "main", None, key) if found is None else found
+    store.claim(run_id)
     arms = open_arms(store, run_id, facts.values(), prepared)
     jobs = [
         Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not is_finished(store, arm)])
@@ -71,6 +72,7 @@ def execute(
     aa_id = None
     if experiment.aa is not None:
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
+        store.claim(aa_id)
         jobs += [job] if job else []
     if found is None:
         report.note(f"run {run_id} begins" + ("" if new or reuse else why_new(store, prepared, run_id)))

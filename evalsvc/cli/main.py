@@ -2,10 +2,12 @@
 
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +19,7 @@ from evalsvc.cli.common import error_document, one_line, print_json
 from evalsvc.errors import EXIT_ERROR, EvalsvcError
 
 INTERRUPTED = 130
+TERMINATED = 128 + signal.SIGTERM
 _CANNOT_GROW = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UsageError = typer.BadParameter.__mro__[2]  # click's ClickException, which newer typer versions carry inside
 # order of the help page; each module has a function of its name (`_` follows a word of Python's own, or is its hyphen)
@@ -54,7 +57,7 @@ COMMANDS = (
 
 _HELP = """Accuracy evaluation and regression verdicts for language-model precision plans.
 
-Exit codes: 0 PASS, 1 REGRESSED, 2 usage or error, 3 INCONCLUSIVE, 4 INVALID.
+Exit codes: 0 PASS, 1 REGRESSED, 2 usage or error, 3 INCONCLUSIVE, 4 INVALID; 130 Ctrl-C and 143 SIGTERM, no verdict.
 """
 
 
@@ -85,10 +88,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    sys.exit(_run(arguments, debug))
+    with _terminable() as signals:
+        code = _run(arguments, debug, signals)
+    sys.exit(code)
 
 
-def _run(arguments: list[str], debug: bool) -> int:
+@contextmanager
+def _terminable() -> Iterator[list[int]]:
+    """SIGTERM is as Ctrl-C until the block ends; gives the list of those that came."""
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:  # who ignores it, or has an answer of his own, keeps that
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield came
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run(arguments: list[str], debug: bool, signals: list[int]) -> int:
+    """One command, every way that it can leave included.
+
+    Args:
+        arguments: As typed, without `--debug`.
+        debug: Whether that was there.
+        signals: Filled with those that were taken for Ctrl-C.
+    """
     say = partial(_say, debug=debug, as_json="--json" in arguments)
     try:
         code = build_app()(arguments, prog_name="evalsvc", standalone_mode=False)
@@ -99,6 +130,8 @@ def _run(arguments: list[str], debug: bool) -> int:
     except EvalsvcError as error:
         return say(type(error).__name__, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
+        if signals:
+            return say("Interrupted", "interrupted by SIGTERM", TERMINATED, debug=False)
         return say("Interrupted", "interrupted", INTERRUPTED, debug=False)
     except (BrokenPipeError, SystemExit) as left:
         if isinstance(left, SystemExit) and not left.code:  # shell completion leaves so

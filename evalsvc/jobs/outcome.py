@@ -56,4 +56,4 @@ def meaning(exit_code: int | None) -> str:
         except ValueError:
             name = str(-exit_code)
         return f"ended by {name}" + (" (out of memory?)" if exit_code == -signal.SIGKILL else "")
-    return {2: "error", 130: "interrupted"}.get(exit_code, f"exit code {exit_code}")
+    return {2: "error", 130: "interrupted", 143: "interrupted by SIGTERM"}.get(exit_code, f"exit code {exit_code}")

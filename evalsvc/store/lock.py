@@ -2,16 +2,21 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from sqlalchemy import text
 
 from evalsvc.errors import StoreError
 from evalsvc.store.failures import store_errors
+from evalsvc.store.presence import ANSWERING
 from evalsvc.store.session import BUSY_TIMEOUT_S, Location, Store, open_store, refuse_unusable, server_engine
 
+Claim = Callable[[int], None]
 _RUN = 0x6576616D  # of PostgreSQL's advisory locks, ours while a run writes
+_LOOKS, _LOOK_S = 5, 0.02  # who asks whether the lock is held has it for a moment
 
 
 @contextmanager
@@ -28,13 +33,16 @@ def locked_store(path_or_url: str | os.PathLike[str], *, create: bool = False, w
         StoreError: As `open_store` and `run_lock`.
     """
     refuse_unusable(path_or_url, create=create)
-    with run_lock(path_or_url, wait=wait), open_store(path_or_url, create=create) as store:
+    with run_lock(path_or_url, wait=wait) as claim, open_store(path_or_url, create=create) as store:
+        store.claim = claim
         yield store
 
 
 @contextmanager
-def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
+def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iterator[Claim]:
     """Holds `PATH.lock` while a run writes; `wait` until another one has ended.
+
+    Gives what names a run as answered by this process, until the lock is released or the process dies.
 
     The file stays behind when the lock is released: removing it would let two runs hold two files of one name.
     On a server it is an advisory lock of the database, held by a connection of its own, from whichever machine.
@@ -44,18 +52,18 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
     """
     location = Location.parse(path_or_url)
     if location.path is None:
-        with _server_lock(location, wait):
-            yield
+        with _server_lock(location, wait) as claim:
+            yield claim
         return
     lock_path = location.path.with_name(location.path.name + ".lock")
     with store_errors(str(lock_path)):
         handle = lock_path.open("a+", encoding="utf-8")
     with handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(handle, wait)
         except BlockingIOError:
             handle.seek(0)
-            holder = handle.read().strip()
+            holder = handle.readline().partition(" ")[0].strip()
             by = f" (process {holder})" if holder else ""
             message = f"another run is writing to {location.name}{by}; wait for it to finish, or stop it and run again"
             raise StoreError(message) from None
@@ -64,11 +72,25 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
-        yield
+
+        def claim(run_id: int) -> None:
+            handle.write(f" {run_id}")
+            handle.flush()
+
+        yield claim
+
+
+def _take(handle: TextIO, wait: bool) -> None:
+    for _ in range(0 if wait else _LOOKS - 1):
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK_S)
+    return fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
-def _server_lock(location: Location, wait: bool) -> Iterator[None]:
+def _server_lock(location: Location, wait: bool) -> Iterator[Claim]:
     engine = server_engine(location, read_only=False, timeout_s=BUSY_TIMEOUT_S)
     alone = engine.execution_options(isolation_level="AUTOCOMMIT")
     with store_errors(location.name):
@@ -81,7 +103,13 @@ def _server_lock(location: Location, wait: bool) -> Iterator[None]:
             elif not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _RUN}):
                 message = f"another run is writing to {location.name}; wait for it to finish, or stop it and run again"
                 raise StoreError(message)
-        yield
+
+        def claim(run_id: int) -> None:
+            with store_errors(location.name):
+                ours = {"ours": ANSWERING, "run": run_id}
+                connection.execute(text("SELECT pg_advisory_lock(CAST(:ours AS int), CAST(:run AS int))"), ours)
+
+        yield claim
     finally:
         connection.invalidate()
         connection.close()

@@ -1,12 +1,14 @@
 """Reading: plain records out of the database, never a half-loaded row. Nothing here writes."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import and_, func, select
 
 from evalsvc.errors import ConfigError
 from evalsvc.modes import ANY, FREE, METRICS, PREFIX, spans
+from evalsvc.store.presence import words
 from evalsvc.store.records import ArmRecord, ArmTotals, BaselineRecord, Pair, RunRecord, Side
 from evalsvc.store.schema import Arm, BaselineRow, DecisionRow, ItemRow, Run, Sample, ScoreRow
 from evalsvc.store.session import Store
@@ -26,6 +28,7 @@ def runs(store: Store) -> list[RunRecord]:
         arms: dict[int, list[Any]] = {}
         for arm in session.execute(select(Arm.run_id, Arm.name, Arm.stored, Arm.errors).order_by(Arm.id)):
             arms.setdefault(arm.run_id, []).append(arm)
+    word = words(store)
     return [
         RunRecord(
             id=run.id,
@@ -34,7 +37,7 @@ def runs(store: Store) -> list[RunRecord]:
             kind=run.kind,
             linked_run_id=run.linked_run_id,
             baseline=run.baseline,
-            status=run.status,
+            status=word(run.id, run.status),
             created_at=run.created_at,
             finished_at=run.finished_at,
             seed=run.seed,
@@ -65,7 +68,11 @@ def arms(store: Store, run_id: int | None = None) -> list[ArmRecord]:
     if run_id is not None:
         query = query.where(Arm.run_id == run_id)
     with store.session() as session:
-        return [_arm_record(arm, run) for arm, run in session.execute(query)]
+        found = [_arm_record(arm, run) for arm, run in session.execute(query)]
+    word = words(store)
+    return [
+        replace(arm, status=word(arm.run_id, arm.status), run_status=word(arm.run_id, arm.run_status)) for arm in found
+    ]
 
 
 def begun(store: Store) -> dict[int, str]:

@@ -7,7 +7,7 @@ only the transaction that was under way.
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +72,11 @@ class Location:
 
 
 class Store:
-    """An open database. Close it, or use it as a context manager."""
+    """An open database. Close it, or use it as a context manager.
+
+    Attributes:
+        claim: Names a run as answered by this process, for `presence`; does nothing where the lock is not held.
+    """
 
     def __init__(self, name: str, engine: Engine, *, read_only: bool, address: str) -> None:
         """`name` can be shown; `address` is what was opened, with a password if it has one."""
@@ -80,6 +84,7 @@ class Store:
         self.address = address
         self.engine = engine
         self.read_only = read_only
+        self.claim: Callable[[int], None] = lambda run_id: None
         self._writing = engine.execution_options(evalsvc_write=True)
 
     def __enter__(self) -> Self:

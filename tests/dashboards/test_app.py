@@ -5,6 +5,7 @@ import pytest
 from evalsvc.dashboards import reads_flips
 from evalsvc.dashboards.pages import PAGES
 from evalsvc.store import queries
+from evalsvc.store.lock import locked_store
 from evalsvc.store.session import open_store
 
 
@@ -30,7 +31,11 @@ def test_a_run_without_a_decision_says_how_to_get_one(run_app, undecided_databas
     assert "No gate has decided this candidate yet" in page
     command = "evalsvc gate --baseline 1:base --candidate 1:int4-asym --policy POLICY"
     assert command in page and command in words_of(app)
-    assert "running since" in page and "This run is in progress" in words_of(app)
+    assert "interrupted, begun" in page and "This run was interrupted" in words_of(app)
+    with locked_store(undecided_database) as store:
+        store.claim(1)
+        answered = run_app(undecided_database)
+    assert "running since" in markup_of(answered) and "This run is in progress" in words_of(answered)
     app = to_page(app, "compare")
     assert "No gate has decided this candidate yet" in words_of(app)
     app = to_page(app, "flips")

@@ -337,7 +337,7 @@ def test_an_unfinished_run_goes_on_where_it_stopped(tmp_path, write_experiment, 
     with pytest.raises(KeyboardInterrupt):
         execute_file(path, stopped)
     monkeypatch.setattr(writer, "finish_arm", finish)
-    assert {run.status for run in records(stopped)[0]} == {"running"}
+    assert {run.status for run in records(stopped)[0]} == {"interrupted"}
 
     run_id, heard = execute_file(path, stopped)
     assert run_id == 1 and heard.notes[0].startswith("run 1 goes on")

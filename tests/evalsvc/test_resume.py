@@ -160,14 +160,24 @@ def kill_command(path: Path, database: Path, pause: Any, sent: signal.Signals) -
         ),  # ignored where the tests run in the background
     )
     pause.wait(process)
+    assert words(database) == {"running"}
     if sent == signal.SIGINT:
         os.killpg(process.pid, sent)  # as a terminal does
+        pause.go_on()
+    elif sent == signal.SIGTERM:
+        process.send_signal(sent)
         pause.go_on()
     else:
         process.send_signal(sent)  # what it had started still waits, and has to end by itself
     _, said = process.communicate()  # ends when nobody holds stderr any more
-    assert process.returncode == (130 if sent == signal.SIGINT else -sent), said
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(sent, -sent), said
     return said
+
+
+def words(database: Path) -> set[str]:
+    """What is said of the runs of a database."""
+    with open_store(database, read_only=True) as store:
+        return {run.status for run in queries.runs(store)}
 
 
 def finish_command(path: Path, database: Path) -> dict[str, Any]:
@@ -192,9 +202,12 @@ def test_the_command_and_its_processes_killed_and_run_again(
     kill_command(path, database, pause_at(16), signal.SIGKILL)
     left = sum(stored_by_arm(database))
     assert 16 <= left < 4 * 18
-    said = kill_command(path, database, pause_at(left + 1), signal.SIGINT)
-    assert said.endswith("what was answered is stored; the same command goes on from there\nerror: interrupted\n")
-    assert "Traceback" not in said
+    assert words(database) == {"interrupted"}
+    for sent, name in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "interrupted by SIGTERM")):
+        said = kill_command(path, database, pause_at(sum(stored_by_arm(database)) + 1), sent)
+        assert said.endswith(f"what was answered is stored; the same command goes on from there\nerror: {name}\n")
+        assert "Traceback" not in said and words(database) == {"interrupted"}
+    assert left < sum(stored_by_arm(database)) < 4 * 18
     document = finish_command(path, database)
     execute_file(write_experiment(path.parent, **keys), whole)  # one process, batches of another size
     assert contents(database) == contents(whole)

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -71,6 +72,22 @@ def test_every_error_is_one_sentence(evalsvc, monkeypatch, raised, code, says):
     monkeypatch.setattr(ls, "ls", fail)
     found, out, err = evalsvc("ls")
     assert (found, out) == (code, "") and err.startswith(says) and err.count("\n") == 1
+
+
+def test_sigterm_is_as_ctrl_c_with_a_code_of_its_own_and_leaves_no_handler(evalsvc, evalsvc_json, monkeypatch):
+    def terminated(db="", json=False):
+        assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        monkeypatch.setattr(ls, "ls", terminated)
+        assert evalsvc("ls") == (143, "", "error: interrupted by SIGTERM\n")
+        code, document = evalsvc_json("ls")
+        assert code == document["exit_code"] == 143 and document["error"]["kind"] == "Interrupted"
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_debug_shows_the_traceback(evalsvc, monkeypatch):

@@ -101,7 +101,7 @@ def test_a_bare_arm_is_that_of_the_latest_finished_main_run(store, build):
     build.arm(third, "base")
     build.arm(third, "new")
     assert queries.resolve_arm(store, "base").address == f"{second}:base"
-    assert queries.resolve_arm(store, f"{third}:base").run_status == "running"
+    assert queries.resolve_arm(store, f"{third}:base").run_status == "interrupted"
     with pytest.raises(ConfigError, match=f"in no finished run; finish its run, or name one: {third}:new"):
         queries.resolve_arm(store, "new")
 
@@ -142,7 +142,7 @@ def test_runs_count_their_samples_and_errors(store, build):
     writer.add_samples(store, run_id, base_id, [build.sample(1), build.error(2)])
     other = build.run()
     first, second = queries.runs(store)
-    assert (first.arms, first.samples, first.errors, first.status) == (("base", "cand"), 2, 1, "running")
+    assert (first.arms, first.samples, first.errors, first.status) == (("base", "cand"), 2, 1, "interrupted")
     assert (second.arms, second.samples, second.errors) == ((), 0, 0)
     assert queries.run_record(store, other) == second
     with pytest.raises(ConfigError, match=r"no run 9 .*; runs: 1, 2"):
