@@ -52,8 +52,8 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
     """
     location = Location.parse(path_or_url)
     if location.path is None:
-        with _server_lock(location, wait) as claim:
-            yield claim
+        with _server_lock(location, wait) as of_server:
+            yield of_server
         return
     lock_path = location.path.with_name(location.path.name + ".lock")
     with store_errors(str(lock_path)):
