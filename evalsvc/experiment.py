@@ -11,6 +11,7 @@ from evalsvc.complaints import NAME_PATTERN
 from evalsvc.engine.precision import PrecisionPlan, parse_plan
 from evalsvc.errors import ConfigError, EvalsvcError
 from evalsvc.filekinds import EXPERIMENT
+from evalsvc.limits import Misplaced
 from evalsvc.suites.spec import SuiteSpec
 from evalsvc.yamlfile import read_model
 
@@ -118,14 +119,19 @@ class Experiment(_Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> "Experiment":
         if self.baseline not in self.arms:
-            raise ValueError(f"baseline '{self.baseline}' is none of the arms {', '.join(self.arms)}")
+            raise Misplaced(f"'{self.baseline}' is none of the arms, which are {', '.join(self.arms)}", "baseline")
         if len(self.arms) < 2:
-            raise ValueError("an experiment needs a baseline and at least one candidate")
+            raise Misplaced("holds the baseline alone; add at least one candidate", "arms")
         if self.arms[self.baseline].inject:
-            raise ValueError(f"baseline '{self.baseline}' has an injected fault; only a candidate may")
+            raise Misplaced(
+                "is of the baseline; only a candidate may have an injected fault", *("arms", self.baseline, "inject")
+            )
         names = [suite.name for suite in self.suites]
-        if len(set(names)) != len(names):
-            raise ValueError(f"two suites have one name: {', '.join(names)}")
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise Misplaced(
+                    f"'{name}' is already the name of suite {names.index(name) + 1}", *("suites", index, "name")
+                )
         return self
 
     @property

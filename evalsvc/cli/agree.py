@@ -22,7 +22,7 @@ def agree(
 
     \b
     Example:
-      evalsvc agree bf16 int4 --examples 3
+      evalsvc agree bf16 kv-fp8 --examples 3
     """
     from evalsvc.agreement import compare
     from evalsvc.cli.common import named_arms, print_json, stdout_console

@@ -26,7 +26,7 @@ def attribute(
 
     \b
     Example:
-      evalsvc attribute demo
+      evalsvc attribute first
     """
     from evalsvc.attributing import attribute_run, run_of
     from evalsvc.cli.common import print_json, stdout_console

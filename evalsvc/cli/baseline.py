@@ -24,7 +24,7 @@ def promote(
 
     \b
     Example:
-      evalsvc baseline promote 12:bf16 --name prod --why "release 4.2"
+      evalsvc baseline promote bf16 --name prod --why "release 4.2"
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.store import queries
@@ -49,7 +49,7 @@ def ls(db: Db = DEFAULT_DB, json: Json = False) -> None:
     \b
     Examples:
       evalsvc baseline ls
-      evalsvc gate --policy P --baseline @prod --candidate fp8
+      evalsvc gate --policy policy.yaml --baseline @prod --candidate kv-fp8
     """
     from dataclasses import asdict
 

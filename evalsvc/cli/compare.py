@@ -23,7 +23,7 @@ def compare(
 
     \b
     Example:
-      evalsvc compare bf16 int4
+      evalsvc compare bf16 kv-fp8
     """
     from evalsvc.cli.common import named_arms, print_json, stdout_console
     from evalsvc.cli.deciding import decide_stored

@@ -36,8 +36,8 @@ def export(
 
     \b
     Examples:
-      evalsvc export 3:kv-fp8 --out samples.jsonl
-      evalsvc export 3:kv-fp8 --tokens --out tokens.jsonl
+      evalsvc export kv-fp8 --out samples.jsonl
+      evalsvc export 1:kv-fp8 --tokens --out tokens.jsonl
       evalsvc export kv-fp8 --against bf16 --out pairs.csv
     """
     import sys

@@ -26,8 +26,8 @@ def history(
 
     \b
     Examples:
-      evalsvc history mixed --baseline @prod
-      evalsvc history mixed --baseline @prod --suite tools --metric triggered
+      evalsvc history kv-fp8 --baseline bf16
+      evalsvc history kv-fp8 --baseline @prod --suite formats --metric valid
     """
     from contextlib import suppress
 

@@ -22,7 +22,7 @@ def joint(
 
     \b
     Example:
-      evalsvc joint bf16 fp8-weights mixed
+      evalsvc joint bf16 kv-fp8
     """
     from dataclasses import asdict
 

@@ -15,8 +15,9 @@ def show(
     """Show a run, or what an arm is and what was measured of it.
 
     \b
-    Example:
-      evalsvc show 3:bf16
+    Examples:
+      evalsvc show 1
+      evalsvc show kv-fp8
     """
     from dataclasses import asdict
 

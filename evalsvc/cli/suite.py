@@ -80,8 +80,9 @@ def validate(
     Scores every case's right answer, an empty and a wrong one, and names duplicates, doubts and misfits.
 
     \b
-    Example:
-      evalsvc suite validate bfcl.jsonl --format all
+    Examples:
+      evalsvc suite validate cases.jsonl
+      evalsvc suite validate calls.jsonl --format all
     """
     from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.errors import ConfigError

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from evalsvc.complaints import ADDRESS_PATTERN, NAME_PATTERN
 from evalsvc.filekinds import JOBS
 from evalsvc.jobs.calendar import EPOCH
+from evalsvc.limits import Misplaced
 from evalsvc.yamlfile import read_model
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
@@ -193,10 +194,10 @@ class JobsFile(_Frozen):
     @model_validator(mode="after")
     def _channels_exist(self) -> "JobsFile":
         for name, job in self.jobs.items():
-            for channel in job.notify:
+            for index, channel in enumerate(job.notify):
                 if channel not in self.channels:
-                    known = f"channels are {', '.join(self.channels)}" if self.channels else "there are no channels"
-                    raise ValueError(f"job {name} notifies '{channel}', and {known}")
+                    known = f"which are {', '.join(self.channels)}" if self.channels else "of which there are none"
+                    raise Misplaced(f"'{channel}' is none of the channels, {known}", *("jobs", name, "notify", index))
         return self
 
 

@@ -102,10 +102,14 @@ def test_a_fault_in_decode_alone_is_scored_through_decode(load):
             "wants a finite number, not .nan",
         ),
         ({"arms": {**ARMS, "a b": {"plan": "w=fp8"}}}, 9, "a name that begins with a letter"),
-        ({"baseline": "nobody"}, 1, "baseline 'nobody' is none of the arms base, cand"),
-        ({"arms": {"base": ARMS["base"]}}, 1, "at least one candidate"),
-        ({"arms": {"base": {"plan": "kv=fp8", "inject": {"decode_k_scale": 2}}, **{"c": ARMS["cand"]}}}, 1, "injected"),
-        ({"suites": [*SUITES, *SUITES]}, 1, "two suites have one name"),
+        ({"baseline": "nobody"}, 3, "'baseline': 'nobody' is none of the arms, which are base, cand"),
+        ({"arms": {"base": ARMS["base"]}}, 4, "'arms': holds the baseline alone; add at least one candidate"),
+        (
+            {"arms": {"base": {"plan": "kv=fp8", "inject": {"decode_k_scale": 2}}, **{"c": ARMS["cand"]}}},
+            7,
+            "only a candidate may",
+        ),
+        ({"suites": [*SUITES, {**SUITES[0]}]}, 13, "'suites.1.name': 'formats' is already the name of suite 1"),
         ({"suites": []}, 9, "holds 0 entries and needs at least 1"),
         (
             {"suites": [{"name": "s", "kind": "chess", "cases": "x"}]},
@@ -159,7 +163,9 @@ def test_a_misspelt_key_comes_before_the_same_key_missing(load):
 
 
 def test_a_sentence_of_ours_stands_alone(load):
-    with pytest.raises(ConfigError, match=r"experiment.yaml:1: baseline 'nobody' is none of the arms base, cand$"):
+    with pytest.raises(
+        ConfigError, match=r"experiment.yaml:3: 'baseline': 'nobody' is none of the arms, which are base, cand$"
+    ):
         load(baseline="nobody")
     with pytest.raises(ConfigError, match=r":8: 'arms.cand.plan': plan 'w=fp9': unknown .*, lm_head$"):
         load(arms={**ARMS, "cand": {"plan": "w=fp9"}})

@@ -150,7 +150,7 @@ def test_copying_contradicts_what_computes(write, refused, option):
     [
         ("kv=fp8:token-head", "kv=fp7", "fp7"),
         ("plan: w=bf16", "plan: w=int4:g48", "48"),
-        ("baseline: bf16", "baseline: nobody", "baseline 'nobody' is none of the arms bf16, kv"),
+        ("baseline: bf16", "baseline: nobody", "'baseline': 'nobody' is none of the arms, which are bf16, kv"),
         ("seed: 3", "sead: 3", "unknown key 'sead'; did you mean 'seed'?"),
         ("kind: formats", "kind: chess", "chess"),
         ("cases: formats.jsonl", "cases: nowhere.jsonl", "nowhere.jsonl"),

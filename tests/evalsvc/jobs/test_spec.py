@@ -46,7 +46,7 @@ def test_a_job_without_zone_is_in_utc_and_misses_nothing(read):
         ("Europe/Berlin", '""', "is no IANA time zone"),
         ("    policy: p.yaml\n", "", "policy"),
         ("experiment:", "experimnt:", "unknown key 'jobs.nightly.experimnt'; did you mean 'experiment'?"),
-        ("[team]", "[teem]", "job nightly notifies 'teem', and channels are team"),
+        ("[team]", "[teem]", ":7: 'jobs.nightly.notify.0': 'teem' is none of the channels, which are team"),
         ("kind: slack", "kind: sms", "kind"),
         ("url_env: SLACK", "url_env: 'S L'", "url_env"),
         ("url_env: SLACK", "url: ftp://x", "url begins with https://"),
