@@ -37,7 +37,6 @@ def check_arms(checkpoint: Checkpoint, arms: Mapping[str, ArmSpec]) -> None:
             check_kv(checkpoint, spec.plan)
     model = empty_model(checkpoint, torch.bfloat16)
     matrices = _matrices(checkpoint, model)
-    layout = layout_of(model)
     formats = {str(fmt) for spec in arms.values() for fmt in _formats(spec)}
     for name, spec in arms.items():
         with _named(name):
@@ -49,7 +48,7 @@ def check_arms(checkpoint: Checkpoint, arms: Mapping[str, ArmSpec]) -> None:
                 read_prompts(spec.calibration)
             for kv in (spec.plan.prefill.kv, spec.plan.decode.kv):
                 if kv.given and spec.scales is not None:
-                    read_scales(spec.scales, kv, layout)
+                    read_scales(spec.scales, kv, layout_of(model))
 
 
 def check_format(fmt: WeightFormat, matrices: Mapping[str, StoredTensor]) -> None:

@@ -30,8 +30,8 @@ def run_due(jobs: Jobs = DEFAULT_JOBS, db: Db = DEFAULT_DB, json: Json = False) 
         work(store, watched, one, waiting, done=nothing_left(store, watched, one), poll_s=5)
         if not one.taken and not waiting.asked:
             say_idle(store, watched.jobs, "nothing is due")
-    code = combine_exit_codes(one.codes) if one.codes else 0
+    code = combine_exit_codes(one.codes) if one.codes else 128 + waiting.last if waiting.asked else 0
     if json:
         queued = [{"job": q.job, "planned_at": at.isoformat()} for q in found for at in q.queued]
         print_json({"schema": "evalsvc.run-due/1", "exit_code": code, "queued": queued, "exit_codes": one.codes})
-    raise typer.Exit(130 if waiting.asked and not one.codes else code)
+    raise typer.Exit(code)

@@ -18,10 +18,11 @@ class Waiter:
 
     Attributes:
         asked: How often this process was asked to end (SIGTERM, SIGINT).
+        last: The signal that asked last; 0 while none did.
     """
 
     def __init__(self, reader: int) -> None:
-        self.asked = 0
+        self.asked = self.last = 0
         self._reader = reader
 
     def wait(self, seconds: float) -> None:
@@ -31,7 +32,8 @@ class Waiter:
 
     def note(self, number: int, _frame: object) -> None:
         """A signal handler."""
-        self.asked += number != signal.SIGCHLD
+        if number != signal.SIGCHLD:
+            self.asked, self.last = self.asked + 1, number
 
 
 @contextmanager
