@@ -217,18 +217,28 @@ def find_faults(
     within = pairs if looks is None else up_to(pairs, looks)
     seen = [*with_metric(within), *with_mode(within, policy)]
     if pairs and not with_metric(pairs) and not with_mode(pairs, policy):
-        return [
-            "prompts without `check` or `constraints` carry no verdict, and there is nothing else; "
-            f"`evalsvc agree {baseline.address} {candidate.address}` compares their answers"
-        ]
+        return [nothing_scored(baseline, candidate, pairs)]
     if not any(_is_read(pair, policy) for pair in seen):
-        return [f"no samples: no item is scored in both {baseline.address} and {candidate.address}"]
+        return [nothing_scored(baseline, candidate, ())]
     return [
         *_arm_faults("baseline", baseline, [pair.baseline for pair in pairs], policy),
         *_arm_faults("candidate", candidate, [pair.candidate for pair in pairs], policy),
         *_pair_faults(seen, policy),
         *_error_faults(seen, policy),
     ]
+
+
+def nothing_scored(baseline: ArmRecord, candidate: ArmRecord, pairs: Sequence[Pair]) -> str:
+    """Why nothing of two arms can be counted, for a person."""
+    both = f"{baseline.address} and {candidate.address}"
+    if any(read_pair(pair) is not None for pair in with_metric(pairs)):
+        return f"no item that is scored in both met a factor in which {both} differ"
+    if not pairs or with_metric(pairs):
+        return f"no samples: no item is scored in both {both}"
+    return (
+        "prompts without `check` or `constraints` carry no verdict, and there is nothing else; "
+        f"`evalsvc agree {baseline.address} {candidate.address}` compares their answers"
+    )
 
 
 def _arm_faults(role: str, arm: ArmRecord, sides: list[Side | None], policy: Policy) -> Iterator[str]:

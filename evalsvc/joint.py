@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalsvc.errors import EvidenceError
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors
+from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, nothing_scored
 from evalsvc.ordering import Placed
 from evalsvc.reading import scored_values
 from evalsvc.store import queries
@@ -48,8 +48,10 @@ def joint_drops(
     """
     totals: dict[str, dict[str, np.ndarray]] = defaultdict(dict)  # by suite and unit, one column a candidate
     values: dict[tuple[int, str], list[float]] = defaultdict(list)
+    why = ""
     for column, candidate in enumerate(candidates):
         pairs = average_repeats(queries.pairs(store, baseline, candidate))
+        why = why or nothing_scored(baseline, candidate, pairs)
         for suite, members in counted_by_suite(pairs, differing_factors(baseline, candidate)).items():
             for pair in members:
                 if scored := scored_values(pair):
@@ -57,7 +59,7 @@ def joint_drops(
                     row[column] += scored[0] - scored[1]
                     values[column, suite].append(scored[0] - scored[1])
     if not totals:
-        raise EvidenceError(f"no samples: no item is scored in both {baseline.address} and any candidate")
+        raise EvidenceError(why)
     differences = {suite: np.array(list(rows.values())) for suite, rows in sorted(totals.items())}
     adjusted = max_drop_p(differences, np.random.default_rng(0), draws=draws)
     return [

@@ -5,7 +5,7 @@ from math import ceil, isfinite
 from typing import Any
 
 from evalsvc.errors import EvidenceError
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, measure_pairs
+from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, measure_pairs, nothing_scored
 from evalsvc.policy import Policy
 from evalsvc.row import format_margin, format_points
 from evalsvc.store import queries
@@ -146,12 +146,13 @@ def pilot_of(address: str, arm: str) -> Pilot:
     with open_store(address, read_only=True) as store:
         record = queries.resolve_arm(store, arm)
         other = _other(store, record)
-        counted = counted_by_suite(
-            average_repeats(queries.pairs(store, other, record)), differing_factors(other, record)
-        )
+        pairs = average_repeats(queries.pairs(store, other, record))
+        counted = counted_by_suite(pairs, differing_factors(other, record))
         measured = measure_pairs([pair for members in counted.values() for pair in members], 0.05)
         totals = queries.arm_totals(store, record.id)
-    if measured is None or not measured.lost + measured.gained:
+    if measured is None:
+        raise EvidenceError(nothing_scored(other, record, pairs))
+    if not measured.lost + measured.gained:
         raise EvidenceError(f"{record.address}: no item differs from {other.address}; give --discordance")
     seconds = totals.seconds / totals.samples if totals.seconds and totals.samples else None
     return Pilot(measured.discordance, seconds, f"{record.address} against {other.address}, {measured.n:,} items")

@@ -224,3 +224,19 @@ def test_a_pilot_counts_what_a_verdict_would(evalsvc_json, repeated):
     code, document = evalsvc_json("power", "--items", "100", "--arm", "kv", "--db", repeated)
     assert (code, document["discordance_points"]) == (0, 100.0)
     assert document["source"] == "3:kv against 3:b, 60 items"
+
+
+def test_looks_at_what_nothing_can_be_counted_of_say_why(evalsvc, repeated):
+    """Blind items and prompts that nothing is verified of are no missing answers."""
+    commands = (["power", "--items", "9", "--arm", "kv"], ["joint", "b", "kv"])
+    with open_store(repeated) as store, store.transaction() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE samples SET stage_tokens = '{\"prefill\": 1}', handed_over = false"
+        )
+    for command in commands:
+        code, out, err = evalsvc(*command, "--db", repeated)
+        assert (code, out) == (4, "") and "no item that is scored in both met a factor in which 3:b and 3:kv" in err
+    without_metric(repeated, "true")
+    for command in commands:
+        code, out, err = evalsvc(*command, "--db", repeated)
+        assert (code, out) == (4, "") and "`evalsvc agree 3:b 3:kv` compares their answers" in err
