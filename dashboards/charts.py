@@ -19,7 +19,8 @@ MARKS = {
     BLIND: ("#9aa4b0", "triangle-right"),
     DESCRIBED: ("#8792a0", "square"),
 }
-MARGIN, FAIL, NOISE, QUIET = "#6f5fd6", "#d55e00", "#0072b2", "#8792a0"  # seen on light and on dark pages
+MARGIN, FAIL, NOISE = "#6f5fd6", "#d55e00", "#0072b2"  # seen on light and on dark pages
+QUIET = "#717c8b"  # of small words: contrast 4.2 and more to light and to dark pages
 _ROW_HEIGHT = 42
 _AXIS_HEIGHT = 76  # the page fits axis and title into the height that is asked for
 _LABEL_UP, _MARK_AT = -11, 0.72  # a row's name stands above its marks, so that a phone has room for both

@@ -14,6 +14,7 @@ from evalsvc.dashboards.text import visible_text
 from evalsvc.verdict.attribution import Effect
 
 _HEIGHT, _ROW_HEIGHT, _AXIS_HEIGHT = 460, 42, 90
+_NAME_TO = 0.44  # share of a row that its name has for itself
 
 
 def pareto(frame: pd.DataFrame, *, less_is_better: bool) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.La
     words = [word for word in (*MARKS, "baseline", "not decided") if word in set(frame["word"])]
     colours = [MARKS[word][0] if word in MARKS else QUIET for word in words]
     shapes = [MARKS[word][1] if word in MARKS else "square" for word in words]
-    legend = alt.Legend(title="verdict", orient="bottom")
+    legend = alt.Legend(title="verdict", orient="bottom", symbolOpacity=1)
     colour = alt.Color("word:N", scale=alt.Scale(domain=words, range=colours), legend=legend)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=words, range=shapes), legend=legend)
     tooltip = [
@@ -77,9 +78,25 @@ def tradeoff(frame: pd.DataFrame, title: str, *, less_is_better: bool) -> alt.La
         *([around] if any(frame["low"].notna().tolist()) else []),
         *([filled] if any(solid) else []),
         *([hollow] if not all(solid) else []),
-        base.mark_text(align="left", dx=9, dy=-9, fontSize=11, color=QUIET).encode(x=x, y=y, text="arm:N"),
+        *_names(frame, x, y),
     ]
     return alt.LayerChart(layer=layers, height=_HEIGHT, width="container")
+
+
+def _names(frame: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Names of candidates above their marks, towards the middle of the chart; the baseline's below its own."""
+    middle = (frame["value"].min() + frame["value"].max()) / 2
+    candidate, right = frame["word"] != "baseline", frame["value"] > middle
+    places = (
+        (frame.loc[~candidate], {"align": "center", "dy": 16}),
+        (frame.loc[candidate & ~right], {"align": "left", "dx": 9, "dy": -9}),
+        (frame.loc[candidate & right], {"align": "right", "dx": -9, "dy": -9}),
+    )
+    return [
+        alt.Chart(some).mark_text(**place, fontSize=11, color=QUIET).encode(x=x, y=y, text="arm:N")
+        for some, place in places
+        if len(some)
+    ]
 
 
 def effect_name(effect: Effect) -> str:
@@ -128,7 +145,8 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
         alt.Tooltip("n:Q", title="items n"),
     ]
     base = alt.Chart(frame)
-    zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=QUIET, strokeWidth=1.5)
+    below = {"y": alt.Y("text:N", scale=rows, axis=None, bandPosition=_NAME_TO), "y2": alt.Y2("text:N", bandPosition=1)}
+    zero = base.transform_calculate(zero="0").mark_rule(color=QUIET, strokeWidth=1.5)  # beside the names, not in them
     bounded = base.transform_filter("isValid(datum.lower) && isValid(datum.upper)")
     whole = bounded.mark_rule(color=NOISE, strokeWidth=2.5).encode(y=y, x=alt.X("lower:Q", title=caused), x2="upper:Q")
     effect = base.transform_filter("datum.kind == 'effect'").mark_point(filled=True, size=100, color=NOISE, opacity=1)
@@ -137,7 +155,7 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
     both = pair.mark_point(filled=False, size=100, color=NOISE, strokeWidth=2).encode(y=y, x=x, tooltip=tooltip)
     kinds = set(frame["kind"])
     layers = [
-        zero.encode(x="zero:Q"),
+        zero.encode(**below, x=alt.X("zero:Q", title=caused)),
         *([whole] if any((frame["lower"].notna() & frame["upper"].notna()).tolist()) else []),
         *([main] if "effect" in kinds else []),
         *([both] if "interaction" in kinds else []),

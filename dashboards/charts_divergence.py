@@ -1,12 +1,12 @@
 """Charts of next-token distributions: how far an arm's are from the baseline's, and where along a text."""
 
-import math
 from collections.abc import Sequence
 
 import altair as alt
 import pandas as pd
 
 from evalsvc.dashboards.charts import FAIL, MARGIN, NOISE, QUIET
+from evalsvc.dashboards.charts_axes import log_axis
 
 _ROW_HEIGHT, _AXIS_HEIGHT, _HEIGHT = 42, 90, 340
 _KL = "KL to the baseline, nats (log; right is further)"
@@ -26,7 +26,7 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
     every = [value for field in _QUANTILES for value in frame[field].tolist()]
 
     def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q", title=_KL, scale=scale, axis=_log_axis(every))
+        return alt.X(f"{field}:Q", title=_KL, scale=scale, axis=log_axis(every))
 
     tooltip = [
         alt.Tooltip("row:N", title="arm and stage"),
@@ -64,15 +64,6 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
     return alt.LayerChart(layer=layers, height=_ROW_HEIGHT * len(frame) + _AXIS_HEIGHT, width="container")
 
 
-def _log_axis(values: Sequence[float | None]) -> alt.Axis:
-    """An axis with ticks at powers of ten, and at 2 and 5 times them where the values span little."""
-    known = [value for value in values if value is not None and value > 0]
-    low, high = (math.log10(find(known)) for find in (min, max))
-    steps = (1,) if high - low > 2 else (1, 2, 5)
-    ticks = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
-    return alt.Axis(format="~g", values=ticks, labelOverlap=True)
-
-
 _QUANTILES = {
     "mean": "mean KL, nats",
     "median": "median",
@@ -96,7 +87,7 @@ def along(frame: pd.DataFrame, field: str, title: str, *, log: bool) -> alt.Laye
     x = alt.X("place:O", title="token's place in its text", sort=places, axis=alt.Axis(labelAngle=-30))
     y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
     if log:
-        y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log"), axis=_log_axis(frame[field].tolist()))
+        y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log"), axis=log_axis(frame[field].tolist()))
     colour = alt.Color(
         "where:N",
         scale=alt.Scale(domain=kinds, range=list(COLOURS[: len(kinds)])),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from evalsvc.dashboards.charts import NOISE
+from evalsvc.dashboards.charts import NOISE, QUIET
 from evalsvc.dashboards.reads import Candidate
 from evalsvc.dashboards.rows import FAMILY
 from evalsvc.dashboards.text import points, visible_text
@@ -58,20 +58,19 @@ def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
     )
     colour = alt.Color(
         "drop:Q",
-        scale=alt.Scale(domain=[-largest, 0, largest], range=["#2166ac", "#f3f1ec", "#d55e00"]),
+        scale=alt.Scale(domain=[-largest, 0, largest], range=["#2166ac", "#f3f1ec", "#d55e00"], interpolate="lab"),
         legend=alt.Legend(title="drop, points", orient="bottom", gradientLength=140),
     )
     cells = base.transform_filter("isValid(datum.drop)").mark_rect(cornerRadius=3).encode(color=colour)
-    ink = alt.condition(
-        f"isValid(datum.drop) && abs(datum.drop) < {0.6 * largest}", alt.value("#1c2430"), alt.value("#8792a0")
-    )
-    strong = base.transform_filter(f"isValid(datum.drop) && abs(datum.drop) >= {0.6 * largest}")
-    words = base.transform_filter(f"!isValid(datum.drop) || abs(datum.drop) < {0.6 * largest}")
+    ink = alt.condition("isValid(datum.drop)", alt.value("#1c2430"), alt.value(QUIET))
+    deepest = -0.6 * largest  # white is read on deep blue, dark ink on orange
+    deep = f"isValid(datum.drop) && datum.drop < {deepest:g}"
+    gains = base.transform_filter(deep).mark_text(fontSize=11, color="#ffffff").encode(text="text:N")
     rows = len(set(frame["cell"]))
     layers = [
         cells,
-        words.mark_text(fontSize=11).encode(text="text:N", color=ink),
-        strong.mark_text(fontSize=11, color="#ffffff", fontWeight="bold").encode(text="text:N"),
+        base.transform_filter(f"!({deep})").mark_text(fontSize=11).encode(text="text:N", color=ink),
+        *([gains] if any(float(drop) < deepest for drop in frame["drop"].dropna().tolist()) else []),
     ]
     return alt.LayerChart(layer=layers, height=_CELL_HEIGHT * rows + _AXIS_HEIGHT, width="container")
 
@@ -94,7 +93,7 @@ def taxonomy(frame: pd.DataFrame) -> alt.Chart:
             x=alt.X("share:Q", title="share of scored answers, %"),
             color=alt.Color(
                 "arm:N",
-                scale=alt.Scale(domain=arms, range=["#8792a0", NOISE][: len(arms)]),
+                scale=alt.Scale(domain=arms, range=[QUIET, NOISE][: len(arms)]),
                 legend=alt.Legend(title=None, orient="bottom", labelLimit=240),
             ),
             tooltip=[

@@ -6,6 +6,7 @@ import altair as alt
 import pandas as pd
 
 from evalsvc.dashboards.charts import FAIL, MARGIN, NOISE, QUIET
+from evalsvc.dashboards.charts_axes import log_axis, tight_log_scale
 from evalsvc.dashboards.text import visible_text
 from evalsvc.history import Point
 
@@ -91,6 +92,7 @@ def history(frame: pd.DataFrame, promotions: Sequence[tuple[str, str]] = ()) -> 
     layers: list[alt.Chart] = [
         base.mark_area(color=NOISE, opacity=0.16).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q"),
         zero,
+        base.mark_rule(color=NOISE, opacity=0.4).encode(x=x, y=alt.Y("lower:Q", title=drops), y2="upper:Q"),
         base.mark_line(color=NOISE, strokeWidth=1.5, opacity=0.7).encode(x=x, y=y),
         *([changes.encode(x=x, tooltip=["level:N", *tooltip])] if any(frame["level"].notna().tolist()) else []),
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
@@ -119,8 +121,10 @@ def power(frame: pd.DataFrame, items: int, margin: float) -> alt.LayerChart:
         items: The number of items asked about.
         margin: In points.
     """
-    x = alt.X("items:Q", title="items n (log)", scale=alt.Scale(type="log"))
-    y = alt.Y("points:Q", title="drop or margin, points (log)", scale=alt.Scale(type="log"))
+    sizes, shown = [*frame["items"].tolist(), items], [*frame["points"].tolist(), margin]
+    across, up = log_axis(sizes, form=",~r", inside=True), log_axis(shown, inside=True)
+    x = alt.X("items:Q", title="items n (log)", scale=tight_log_scale(sizes), axis=across)
+    y = alt.Y("points:Q", title="drop or margin, points (log)", scale=tight_log_scale(shown), axis=up)
     kinds = list(dict.fromkeys(frame["what"]))
     curve = (
         alt.Chart(frame)

@@ -23,7 +23,6 @@ def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "row": text_column([row.label for row in rows]),
-            "level": text_column([row.level for row in rows]),
             "verdict": text_column(["INVALID: blind" if row.blind else row.word or "described" for row in rows]),
             "n": number_column([row.n for row in rows]),
             "lost b": number_column([row.lost for row in rows]),
@@ -35,6 +34,7 @@ def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
             "p": number_column([row.p if row.p_adjusted is None else row.p_adjusted for row in rows]),
             "remark": text_column([row.remark for row in rows]),
             "factors met": text_column([", ".join(row.factors_met) for row in rows]),
+            "level": text_column([row.level for row in rows]),
         }
     )
 
@@ -43,7 +43,7 @@ def verdict_columns() -> dict[str, Any]:
     """How the columns of `verdict_frame` are shown."""
     number = st.column_config.NumberColumn
     return {
-        name: number(f"{name}, points", format="%.2f", help=text)
+        name: number("drop, points" if name == "drop" else name, format="%.2f", help=f"points: {text}")
         for name, text in (
             ("drop", "(b - c) / n"),
             ("lower", "one-sided lower bound of the drop"),
@@ -51,7 +51,8 @@ def verdict_columns() -> dict[str, Any]:
             ("margin", "drop that the policy accepts"),
         )
     } | {
-        "row": st.column_config.TextColumn("row", width=190),
+        "row": st.column_config.TextColumn("row", width=170),
+        "remark": st.column_config.TextColumn("remark", width=130),
         "p": number("p", format="%.3g", help="one-sided p of no drop; after Holm where the row carries a verdict"),
     }
 
@@ -89,6 +90,12 @@ def noise_interval(repeat: Repeat | None) -> tuple[float, float] | None:
 def noise_items(repeat: Repeat | None) -> int:
     """Items of the A/A."""
     return int((repeat.checked or {}).get("n", 0)) if repeat is not None else 0
+
+
+def two_by_two_columns() -> dict[str, Any]:
+    """How the columns of `two_by_two` are shown: a task's name whole."""
+    column = st.column_config
+    return {"task": column.TextColumn("task", width=190), "p": column.NumberColumn("p", format="%.3g")}
 
 
 def two_by_two(rows: Sequence[VerdictRow]) -> pd.DataFrame:

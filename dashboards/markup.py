@@ -23,7 +23,7 @@ STYLE = """<style>
   --ev-ground: rgba(128,140,155,.10); --ev-fault: light-dark(#8a3fb3, #cf9bea); }
 .ev-scroll { overflow-x: auto; border: 1px solid var(--ev-line); border-radius: 8px; }
 .ev table { border-collapse: collapse; width: 100%; min-width: 860px; margin: 0; }
-.ev th, .ev td { padding: .4rem .6rem; border: 0; border-bottom: 1px solid var(--ev-line); text-align: left;
+.ev th, .ev td { padding: .4rem .5rem; border: 0; border-bottom: 1px solid var(--ev-line); text-align: left;
   vertical-align: middle; }
 .ev thead th { font-weight: 500;
   opacity: .74; font-size: .78rem; white-space: nowrap; border-bottom-color: var(--ev-line); }
@@ -39,7 +39,8 @@ STYLE = """<style>
 .ev table.tight .ev-mono { font-size: .72rem; min-width: 7.5rem; }
 .ev table.wrapped { min-width: 0; }
 .ev table.wrapped td { vertical-align: top; }
-.ev table.wrapped td.long { min-width: 15rem; overflow-wrap: anywhere; }
+.ev table.wrapped td { min-width: 4.6rem; }
+.ev table.wrapped td.long { min-width: 15rem; width: 50%; overflow-wrap: anywhere; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
 .ev table.overview td.name { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }
@@ -102,14 +103,14 @@ def title(text: str, explained: str) -> str:
     return f'{STYLE}<div class="ev"><h2>{escape(text)}</h2><div class="ev-quiet">{escape(explained)}</div></div>'
 
 
-def header(view: RunView, title: str) -> str:
-    """A page's title, and which run it is about."""
+def header(view: RunView, title: str, baseline: str = "") -> str:
+    """A page's title, which run it is about, and against what: the chosen baseline where none is named."""
     run = view.run
     since = f"{run.status}{' since' if run.status == 'running' else ', begun'} {minute(run.began)}"
     when = f"finished {minute(run.ended)}" if run.ended else since
     facts = (
         f"<span>{escape(run.experiment)}, run <b>{run.id}</b></span>"
-        f"<span>baseline <b>{escape(view.baseline.address)}</b></span><span>{escape(when)}</span>"
+        f"<span>baseline <b>{escape(baseline or view.baseline.address)}</b></span><span>{escape(when)}</span>"
     )
     return f'{STYLE}<div class="ev"><h1>{escape(title)}</h1><div class="ev-facts">{facts}</div></div>'
 
@@ -122,6 +123,7 @@ PAGE_STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 3.4rem 2.5rem 4rem; max-width: 1500px; }
 @media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 3.8rem 1rem 4rem; } }
 [data-testid="stDecoration"] { display: none; }
+[data-testid="stSelectbox"] input { text-overflow: ellipsis; }
 [data-testid="stCaptionContainer"], [data-testid="stCaptionContainer"] p { color: inherit; }
 [data-testid="stCaptionContainer"] { opacity: .78; }
 </style>"""

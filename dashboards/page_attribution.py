@@ -26,7 +26,7 @@ _ABOUT = (
 
 def show(store: Store, view: RunView) -> None:
     """Effects with their intervals, then what is unknown and which arm would tell."""
-    st.html(markup.header(view, "Attribution"))
+    st.html(markup.header(view, "Attribution", view.own_baseline))
     if not view.finished:
         st.info(f"Effects are of finished arms. {state_of(view.run)}")
         return
@@ -46,22 +46,31 @@ def show(store: Store, view: RunView) -> None:
     else:
         st.html(
             markup.title(
-                "All suites pooled", f"Drop that each change causes, against {view.run.id}:{view.run.baseline}."
+                "All suites pooled",
+                f"Drop that each change causes, against {view.own_baseline}, this run's own baseline.",
             )
         )
         st.altair_chart(charts_arms.effects(frame))
         st.html(markup.quiet(_ABOUT))
         _table(frame)
         _suites({suite: effects for suite, effects in by_suite.items() if suite != POOLED})
-    unknown = [(charts_arms.effect_name(effect), effect.unknown) for effect in found if effect.drop is None]
-    if unknown:
+    unknown = unknown_frame(found)
+    if not unknown.empty:
         st.html(markup.title("Unknown", "What these arms cannot separate, and the arm that would."))
-        names, reasons = zip(*unknown, strict=True)
-        lines = {"change": frames.text_column(names), "why it is unknown": frames.text_column(reasons)}
-        st.html(tables.wrapped(pd.DataFrame(lines)))
+        st.html(tables.wrapped(unknown))
     if left_out:
         st.html(markup.title("Left out", "Arms that effects are not read from."))
         st.html(tables.wrapped(pd.DataFrame({"arm": frames.text_column(left_out)})))
+
+
+def unknown_frame(effects: Sequence[Effect]) -> pd.DataFrame:
+    """One line a reason, with every change that it leaves unknown."""
+    changes: dict[str, list[str]] = {}
+    for effect in effects:
+        if effect.drop is None:
+            changes.setdefault(effect.unknown, []).append(charts_arms.effect_name(effect))
+    left = ["; ".join(names) for names in changes.values()]
+    return pd.DataFrame({"why": frames.text_column(list(changes)), "unknown": frames.text_column(left)})
 
 
 def _suites(by_suite: Mapping[str, Sequence[Effect]]) -> None:

@@ -1,5 +1,7 @@
 """Page 8: where did it drop, and how are wrong answers wrong."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
@@ -11,6 +13,8 @@ from evalsvc.dashboards.show import show_table
 from evalsvc.store.rates import failure_rates
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
+
+_SHARES = ("trigger F1, %", "calls that fit their schema, %")
 
 
 def show(store: Store, view: RunView) -> None:
@@ -34,7 +38,8 @@ def show(store: Store, view: RunView) -> None:
         arm.id: kept(store, (arm,), "error classes", lambda arm=arm: reads_arms.error_classes(store, arm))
         for arm in arms
     }
-    frame = _shares(arms, found)
+    names = {arm.id: view.named(arm) for arm in arms}
+    frame = _shares(names, found)
     if frame.empty:
         st.info("No answer of these two arms has an error class.")
     else:
@@ -46,18 +51,18 @@ def show(store: Store, view: RunView) -> None:
         )
         st.html(markup.quiet(f"Scored answers an arm: {sizes}."))
     _modes(store, view, arms)
-    _calls(store, arms)
+    _calls(store, view, arms)
 
 
-def _shares(arms: tuple[ArmRecord, ...], found: dict[int, list[tuple[str, str | None, int]]]) -> pd.DataFrame:
+def _shares(names: dict[int, str], found: dict[int, list[tuple[str, str | None, int]]]) -> pd.DataFrame:
     lines = []
-    for arm in arms:
+    for arm_id, name in names.items():
         totals: dict[str, int] = {}
-        for suite, _, count in found[arm.id]:
+        for suite, _, count in found[arm_id]:
             totals[suite] = totals.get(suite, 0) + count
-        for suite, error, count in found[arm.id]:
+        for suite, error, count in found[arm_id]:
             if error:
-                line = {"suite": frames.cell(suite), "error": frames.cell(error), "arm": frames.cell(arm.name)}
+                line = {"suite": frames.cell(suite), "error": frames.cell(error), "arm": frames.cell(name)}
                 lines.append(line | {"count": count, "n": totals[suite], "share": 100 * count / totals[suite]})
     columns = ["suite", "error", "arm", "count", "n", "share"]
     return pd.DataFrame(lines, columns=columns).sort_values(["suite", "error"], kind="stable")
@@ -69,7 +74,7 @@ def _modes(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
         for arm in arms
     }
     lines = [
-        (suite, arm.name, mode, count, found.answers)
+        (suite, view.named(arm), mode, count, found.answers)
         for arm in arms
         for suite, found in rates[arm.id].items()
         for mode, count in found.shown.items()
@@ -87,18 +92,19 @@ def _modes(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
                 "mode": frames.text_column(columns[2]),
                 "answers": frames.number_column(columns[3]),
                 "of n": frames.number_column(columns[4]),
-                "share, %": frames.number_column([round(100 * line[3] / line[4], 2) for line in lines]),
+                "share, %": frames.number_column([100 * line[3] / line[4] for line in lines]),
             }
-        )
+        ),
+        {"share, %": st.column_config.NumberColumn("share, %", format="%.2f")},
     )
 
 
-def _calls(store: Store, arms: tuple[ArmRecord, ...]) -> None:
+def _calls(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
     lines = []
     for arm in arms:
         found = kept(store, (arm,), "calls", lambda arm=arm: call_figures(store, arm))
         lines += [
-            (suite, arm.name, one.answers, one.triggered, one.expected.f1, one.schema_accuracy)
+            (suite, view.named(arm), one.answers, one.triggered, one.expected.f1, one.schema_accuracy)
             for suite, one in found.items()
         ]
     if not lines:
@@ -112,8 +118,13 @@ def _calls(store: Store, arms: tuple[ArmRecord, ...]) -> None:
                 "arm": frames.text_column(columns[1]),
                 "answers n": frames.number_column(columns[2]),
                 "with a call": frames.number_column(columns[3]),
-                "trigger F1": frames.number_column(columns[4]),
-                "calls that fit their schema": frames.number_column(columns[5]),
+                "trigger F1, %": frames.number_column(_percent(columns[4])),
+                "calls that fit their schema, %": frames.number_column(_percent(columns[5])),
             }
-        )
+        ),
+        {name: st.column_config.NumberColumn(name, format="%.1f") for name in _SHARES},
     )
+
+
+def _percent(shares: Sequence[float | None]) -> list[float | None]:
+    return [None if share is None else 100 * share for share in shares]

@@ -24,7 +24,7 @@ _KEPT = {"mean": "kl_mean", "median": "kl_median", "p99": "kl_p99", "p999": "kl_
 def show(store: Store, view: RunView) -> None:
     """Quantiles of KL of every arm and stage, then the chosen candidate's along the text, each with its tokens."""
     del store
-    st.html(markup.header(view, "Divergence"))
+    st.html(markup.header(view, "Divergence", view.own_baseline))
     lines = [line for candidate in view.candidates for line in _lines(candidate.arm.name, candidate.arm.probe or {})]
     if not lines:
         st.info(
@@ -42,7 +42,7 @@ def show(store: Store, view: RunView) -> None:
         markup.quiet(
             "KL of the next token from the baseline's distribution to the arm's, in nats. Dot: mean; ring: median; "
             "ticks, small to tall: 99 %, 99.9 %, largest. Fixed text: the same for all arms; own answers: along what "
-            "the baseline wrote. Of fewer than 1,000 tokens the 99.9 % value is the largest one."
+            "the baseline wrote. Of fewer than 1,000 tokens the 99.9 % value is the largest one. A KL of 0 has no mark."
         )
     )
     _table(frame)
@@ -72,6 +72,9 @@ def _along(view: RunView) -> None:
         return
     st.html(markup.title("Along the text", "Of the chosen candidate, by the token's place: does it drift?"))
     st.html(markup.candidate_head(view.chosen))
+    if view.chosen.arm.address == view.own_baseline:
+        st.info("This arm is the run's own baseline: the other arms' tokens are compared with its own.")
+        return
     frame = along_frame(view.chosen.arm.probe or {})
     if frame.empty:
         st.info("No places are stored of this candidate's tokens. A new run on the embedded engine stores them.")
@@ -83,12 +86,12 @@ def _along(view: RunView) -> None:
         else:
             st.info("Its distributions equal the baseline's at every place.")
     with right:
-        st.altair_chart(charts_divergence.along(frame, "same", "same likeliest token, %", log=False))
+        st.altair_chart(charts_divergence.along(frame, "same", "same likeliest token, % (not from 0)", log=False))
     sizes: dict[str, int] = {}
     for where, tokens in zip(frame["where"].tolist(), frame["tokens"].tolist(), strict=True):
         sizes[where] = sizes.get(where, 0) + int(tokens)
     counted = "; ".join(f"{where} n {n:,} tokens" for where, n in sizes.items())
-    st.html(markup.quiet(f"{counted}; n of each range of places in the table."))
+    st.html(markup.quiet(f"{counted}; n of each range of places in the table. A KL of 0 has no mark."))
     show_table(
         pd.DataFrame(
             {

@@ -31,7 +31,7 @@ def show(store: Store, view: RunView) -> None:
     found = flips_of(store, view, chosen)
     if chosen.rows:
         with st.expander("Right and wrong in both arms, task by task, with the exact p"):
-            show_table(frames.two_by_two(chosen.rows))
+            show_table(frames.two_by_two(chosen.rows), frames.two_by_two_columns())
             st.caption("Items scored in both arms. p: one-sided, of no drop, before Holm, as the gate computed it.")
     else:
         st.info("No gate has decided this candidate: flips are shown, their 2x2 tables and p come with a decision.")
@@ -48,7 +48,7 @@ def show(store: Store, view: RunView) -> None:
     shown = _page(selected)
     texts = reads_flips.texts(store, [i for flip in shown for i in (flip.baseline_id, flip.candidate_id)])
     for flip in shown:
-        _show_flip(flip, texts, view.baseline.name, chosen.arm.name)
+        _show_flip(flip, texts, view.named(view.baseline), view.named(chosen.arm))
 
 
 def _flows(store: Store, view: RunView) -> None:
@@ -58,13 +58,13 @@ def _flows(store: Store, view: RunView) -> None:
         return
     with st.expander(f"Which items flip in which arm: {len(shown) + 1} arms side by side"):
         flips = {
-            frames.cell(candidate.arm.name): {
+            frames.cell(view.named(candidate.arm)): {
                 (flip.suite, flip.family, flip.item, flip.through, flip.repeat): flip.direction == "lost"
                 for flip in flips_of(store, view, candidate)
             }
             for candidate in shown
         }
-        columns, paths = charts_flows.states(frames.cell(view.baseline.name), flips)
+        columns, paths = charts_flows.states(frames.cell(view.named(view.baseline)), flips)
         if not paths:
             st.caption("No item flips in any of these arms.")
             return

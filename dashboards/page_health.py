@@ -12,7 +12,6 @@ from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.show import show_table
 from evalsvc.store import queries
 from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, ScheduleRow
-from evalsvc.store.records import ArmRecord
 from evalsvc.store.schema import IncidentRow
 from evalsvc.store.session import Store
 
@@ -21,7 +20,7 @@ INTEGRITY = "integrity"  # error class of a sample that met a page that is not i
 _TABLES = (
     (
         "Queue and executions",
-        f"Planned times of jobs, the newest {NEWEST}; times in UTC.",
+        f"Planned times of jobs, the newest {NEWEST}.",
         ExecutionRow,
         ("id", "job", "planned_at", "status", "attempt", "failures", "holder", "lease_until", "exit_code", "run_id",
          "message"),
@@ -50,26 +49,27 @@ def show(store: Store, view: RunView) -> None:
     st.html(markup.header(view, "Jobs and health"))
     explained = (
         "Measured, not asked for. weights: bytes of the format; resident: what this process holds for it. "
-        "KL: of the next token against the baseline over a fixed text, per stage."
+        "KL: of the next token against the run's own baseline over a fixed text, per stage."
     )
     st.html(markup.title("What each stage held", explained))
     totals = [
         (arm, kept(store, (arm,), "totals", lambda arm=arm: queries.arm_totals(store, arm.id))) for arm in view.arms
     ]
-    st.html(tables.arms_table(totals))
-    _ran(view.arms)
-    _abilities(view.arms)
+    st.html(tables.arms_table([(view.named(arm), arm, total) for arm, total in totals]))
+    _ran(view)
+    _abilities(view)
     failed = {
         arm.id: kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
         for arm in view.arms
     }
-    _incidents(view.arms, failed)
+    _incidents(view, failed)
     _errors(view, failed)
     _jobs(store)
 
 
-def _abilities(arms: Sequence[ArmRecord]) -> None:
-    """What the target of each arm can do, a line a capability, as it was tried before the run or read of its files."""
+def _abilities(view: RunView) -> None:
+    """What the target of each arm can do, a line a capability; arms whose targets are alike share a column."""
+    arms = view.arms
     st.html(
         markup.title("What each arm's target can do", "As it was tried before the first item, or read of its files.")
     )
@@ -77,10 +77,14 @@ def _abilities(arms: Sequence[ArmRecord]) -> None:
     if not names:
         st.caption("Nobody asked these targets: the run is of an earlier version. A new run does.")
         return
-    table = {"capability": frames.text_column(list(names))}
+    alike: dict[tuple[str | None, ...], list[str]] = {}
     for number, arm in enumerate(arms):
-        column = f"{arm.name} (baseline)" if number == 0 else arm.name
-        table[column] = frames.text_column([_ability(arm.capabilities.get(name)) for name in names])
+        said = tuple(_ability(arm.capabilities.get(name)) for name in names)
+        alike.setdefault(said, []).append(f"{view.named(arm)} (baseline)" if number == 0 else view.named(arm))
+    table = {"capability": frames.text_column(list(names))}
+    for said, whose in alike.items():
+        every = f"all {len(whose)} arms" if len(whose) == len(arms) > 1 else ", ".join(whose)
+        table[every] = frames.text_column(said)
     st.html(tables.wrapped(pd.DataFrame(table)))
 
 
@@ -90,9 +94,10 @@ def _ability(found: Mapping[str, Any] | None) -> str | None:
     return f"{'✓' if found.get('can') else '✗'} {found.get('about') or ''}".strip()
 
 
-def _ran(arms: Sequence[ArmRecord]) -> None:
+def _ran(view: RunView) -> None:
     """On what and by which kernels each stage ran, counted; a declared arm's own words."""
     st.html(markup.title("What each arm ran", "Device, arithmetic and kernels of each stage, as its proof counted."))
+    arms = view.arms
     if not any(arm.proof for arm in arms):
         st.caption("No stage of these arms was measured: a run on the embedded engine stores what it really ran.")
         return
@@ -104,15 +109,15 @@ def _ran(arms: Sequence[ArmRecord]) -> None:
     details = [arm.details for arm, _, _ in lines]
     shown = pd.DataFrame(
         {
-            "arm": frames.text_column([arm.name for arm, _, _ in lines]),
+            "arm": frames.text_column([view.named(arm) for arm, _, _ in lines]),
             "stage": frames.text_column([stage for _, stage, _ in lines]),
             "device": frames.text_column([found.get("device") for found in details]),
             "longest text": frames.number_column([found.get("max_length") for found in details]),
             "computed in": frames.text_column([_held(p, "weights", "compute_dtype") for p in proofs]),
             "weights held as": frames.text_column([_counted(_held(p, "weights", "code_dtypes")) for p in proofs]),
             "KV held as": frames.text_column([_held(p, "kv", "dtype") for p in proofs]),
-            "kernels, calls": frames.text_column([_counted(p.get("kernels")) for p in proofs]),
             "tokens computed": frames.number_column([p.get("tokens_computed") for p in proofs]),
+            "kernels, calls": frames.text_column([_counted(p.get("kernels")) for p in proofs]),
         }
     )
     st.html(tables.wrapped(shown.dropna(axis="columns", how="all")))
@@ -129,17 +134,17 @@ def _counted(counts: Any) -> str | None:
     return ", ".join(f"{name} {count:,}" if isinstance(count, int) else str(name) for name, count in counts.items())
 
 
-def _incidents(arms: Sequence[ArmRecord], failed: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> None:
+def _incidents(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> None:
     """What breaks the trust in an arm: a plan that it did not run, and pages of its KV cache that lied."""
     st.html(markup.title("Integrity", "A broken check is never a wrong answer: the arm's verdicts are INVALID."))
     said = []
-    for arm in arms:
+    for arm in view.arms:
         if arm.proof_status == "mismatched":
             wrong = "; ".join(str(found) for found in (arm.proof or {}).get("mismatches", ())) or "its plan"
-            said.append((arm.name, "what was measured does not match the plan", None, wrong))
+            said.append((view.named(arm), "what was measured does not match the plan", None, wrong))
         for _, error, count, message in failed[arm.id]:
             if error == INTEGRITY:
-                said.append((arm.name, "pages of the KV cache failed their check", count, message))
+                said.append((view.named(arm), "pages of the KV cache failed their check", count, message))
     if not said:
         st.caption("No incident in the arms of this run.")
         return
@@ -163,7 +168,7 @@ def _errors(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, st
         for arm, total in zip(view.arms, (view.baseline_held, *(c.held for c in view.candidates)), strict=True)
     }
     st.html(markup.title("Samples without a score", "An error is never a wrong answer: it is counted apart."))
-    lines = [(arm.name, held[arm.id].samples, *found) for arm in view.arms for found in failed[arm.id]]
+    lines = [(view.named(arm), held[arm.id].samples, *found) for arm in view.arms for found in failed[arm.id]]
     if not lines:
         counted = sum(found.samples for found in held.values())
         st.caption(f"Every one of the {counted:,} samples of these arms has a score.")
@@ -183,9 +188,18 @@ def _errors(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, st
     )
 
 
-def _second(stamp: str | None) -> str | None:
-    """A stored time (ISO 8601, UTC) to its second."""
-    return None if stamp is None else stamp[:19].replace("T", " ")
+_TIMES = ("_at", "_until")  # how names of columns end that hold times
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A stored value for its cell: a time (ISO 8601, UTC) to its second, yes and no in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value[:19].replace("T", " ") if isinstance(value, str) and name.endswith(_TIMES) else value
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ") + (", UTC" if name.endswith(_TIMES) else "")
 
 
 def _jobs(store: Store) -> None:
@@ -200,8 +214,8 @@ def _jobs(store: Store) -> None:
         show_table(
             pd.DataFrame(
                 {
-                    name.replace("_", " "): (frames.number_column if name in numbers else frames.text_column)(
-                        [_second(row[name]) if name.endswith(("_at", "_until")) else row[name] for row in found]
+                    _heading(name): (frames.number_column if name in numbers else frames.text_column)(
+                        [_shown(name, row[name]) for row in found]
                     )
                     for name in columns
                 }

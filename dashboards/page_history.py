@@ -16,6 +16,7 @@ from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
 
+_POINTS = ("drop, points", "95 % lower", "95 % upper")
 ALL = ""  # all suites pooled, in the address
 
 
@@ -56,12 +57,12 @@ def show(store: Store, view: RunView) -> None:
         items = f"n {smallest:,}" if smallest == largest else f"n {smallest:,} to {largest:,}"
         about = f"suite {markdown_free(of)}" if of else "all suites pooled"
         st.caption(
-            f"Drop of {about} against the frozen baseline, {items} items a run; band: 95 % interval. Colour and shape: "
-            "the gate's word for the whole candidate. Dashed rule: the level changes there (an alert, no verdict). "
-            "▲ at the foot: something else was deployed than in the run before, which the table names. Violet rule: a "
-            "baseline was promoted."
+            f"Drop of {about} against the frozen baseline, {items} items a run; band and upright lines: 95 % interval. "
+            "Colour and shape: the gate's word for the whole candidate. Dashed rule: the level changes there (an "
+            "alert, no verdict). ▲ at the foot: something else was deployed than in the run before, which the table "
+            "names. Violet rule: a baseline was promoted."
         )
-    show_table(_table(points, words))
+    show_table(_table(points, words), {name: st.column_config.NumberColumn(name, format="%.2f") for name in _POINTS})
 
 
 def _later(store: Store, baseline: ArmRecord, arms: list[ArmRecord], suite: str) -> set[int]:
@@ -104,13 +105,17 @@ def _table(points: list[Point], words: dict[str, str]) -> pd.DataFrame:
             "drop, points": frames.number_column([_points(point.drop) for point in newest]),
             "95 % lower": frames.number_column([_points(low) for low, _ in intervals]),
             "95 % upper": frames.number_column([_points(high) for _, high in intervals]),
-            "level": frames.text_column(["new" if point.change else "" for point in newest]),
-            "since the run before": frames.text_column(
-                ["; ".join(said for said in (point.fault, *point.changed) if said) for point in newest]
-            ),
+            "since the run before": frames.text_column(["; ".join(_since(point)) for point in newest]),
         }
     )
 
 
+def _since(point: Point) -> list[str]:
+    """Why a run has no number, whether the level changed with it, and what was deployed before it."""
+    change = point.change
+    level = f"level {100 * change.before:.2f} to {100 * change.after:.2f} points" if change else ""
+    return [said for said in (point.fault, level, *point.changed) if said]
+
+
 def _points(value: float | None) -> float | None:
-    return None if value is None else round(100 * value, 3)
+    return None if value is None else 100 * value

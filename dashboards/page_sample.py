@@ -42,17 +42,18 @@ def show(store: Store, view: RunView) -> None:
         return
     ours = reads_flips.counterpart(store, view.baseline, theirs)
     _head(flips, theirs, ours)
+    names = (view.named(view.baseline), view.named(view.chosen.arm))
     left, right = st.columns(2)
     with left:
-        _answer(view.baseline.name, ours)
+        _answer(names[0], ours)
     with right:
-        _answer(view.chosen.arm.name, theirs)
+        _answer(names[1], theirs)
     if theirs.scored_by != "loglikelihood":
-        _expected(store, view.chosen.arm, ours, theirs, (view.baseline.name, view.chosen.arm.name))
+        _expected(store, view.chosen.arm, ours, theirs, names)
     with st.expander("Prompt", expanded=True):
         show_text(theirs.prompt)
     if ours is not None:
-        _compared(ours, theirs, view.baseline.name, view.chosen.arm.name)
+        _compared(ours, theirs, *names)
 
 
 def _number(flips: list[Flip]) -> int | None:
@@ -188,7 +189,7 @@ def _alternatives(found: Parting, both: tuple[Shown, Shown], names: tuple[str, s
 def _where(found: Parting, several: bool) -> str:
     if found.characters is None:
         return "Both arms gave the same text."
-    token = "which token that is was not stored"
+    token = "the tokens were not stored"
     if found.token is not None:
         ids = " against ".join("the end" if i is None else f"id {i}" for i in found.ids)
         token = f"token {found.token + 1}, {ids}"

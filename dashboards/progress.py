@@ -35,4 +35,4 @@ def _bars(address: str, view: RunView) -> None:
         done = counts[arm.id].samples
         share = min(1.0, done / arm.expected) if arm.expected else 0.0
         errors = f", {counts[arm.id].errors:,} errors" if counts[arm.id].errors else ""
-        st.progress(share, text=f"{markdown_free(arm.name)}: {done:,} of {arm.expected:,} samples{errors}")
+        st.progress(share, text=f"{markdown_free(view.named(arm))}: {done:,} of {arm.expected:,} samples{errors}")

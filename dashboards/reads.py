@@ -77,6 +77,15 @@ class RunView:
         return (self.baseline, *(candidate.arm for candidate in self.candidates))
 
     @property
+    def own_baseline(self) -> str:
+        """Address of the run's own baseline: KL and effects are measured against it, whichever a page compares with."""
+        return f"{self.run.id}:{self.run.baseline}"
+
+    def named(self, arm: ArmRecord) -> str:
+        """An arm's name; its address where another arm of the page has that name, as a baseline of another run may."""
+        return arm.address if sum(other.name == arm.name for other in self.arms) > 1 else arm.name
+
+    @property
     def finished(self) -> bool:
         """Whether nothing of what the page shows is still being computed."""
         return self.run.status == "finished"

@@ -79,8 +79,8 @@ def repeat_line(view: RunView) -> str:
     return f'{STYLE}<div class="ev"><div class="ev-note">{text}</div></div>'
 
 
-def arms_table(arms: Sequence[tuple[ArmRecord, ArmTotals]]) -> str:
-    """What each stage of each arm held, as measured, and how far its words are from the baseline's."""
+def arms_table(arms: Sequence[tuple[str, ArmRecord, ArmTotals]]) -> str:
+    """What each stage of each arm, shown by that name, held, and how far its words are from the baseline's."""
     head = "".join(
         f'<th class="{"num" if number else ""}">{name}</th>'
         for name, number in (
@@ -96,7 +96,7 @@ def arms_table(arms: Sequence[tuple[ArmRecord, ArmTotals]]) -> str:
             ("KL max", True),
         )
     )
-    body = "".join(f"<tbody>{_arm_rows(arm, totals)}</tbody>" for arm, totals in arms)
+    body = "".join(f"<tbody>{_arm_rows(name, arm, totals)}</tbody>" for name, arm, totals in arms)
     return _table(head, body, "tight")
 
 
@@ -180,7 +180,7 @@ def _wrapped_cell(value: Any, *, number: bool) -> str:
     return f"<td{kind}>{escape(value)}</td>"
 
 
-def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
+def _arm_rows(shown: str, arm: ArmRecord, totals: ArmTotals) -> str:
     names: Sequence[str] = [name for name in ("prefill", "decode") if name in arm.stages] or list(arm.stages)
     unproven = "nothing measured" if arm.status == "finished" else "not measured yet"
     facts = [f"proof {arm.proof_status}" if arm.proof_status else unproven]
@@ -191,12 +191,17 @@ def _arm_rows(arm: ArmRecord, totals: ArmTotals) -> str:
     facts += [f"{sum(own):,.0f} s"] if own else []
     facts += [f"{stage} {s:,.0f} s with {', '.join(others)}" for stage, (s, others) in computing.items() if others]
     about = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>{fault_badge(arm.injected)}'
-    first = f'<td rowspan="{len(names)}"><div class="ev-name">{escape(arm.name)}</div>{about}</td>'
+    first = f'<td rowspan="{len(names)}"><div class="ev-name">{escape(shown)}</div>{about}</td>'
     lines = []
     for stage in names:
         lines.append(f"<tr>{first}{_stage_cells(arm, stage)}</tr>")
         first = ""
     return "".join(lines)
+
+
+def _breakable(formats: str) -> str:
+    """A format's text, which a narrow column may break after a colon and nowhere else first."""
+    return escape(formats).replace(":", ":<wbr>")
 
 
 def _stage_cells(arm: ArmRecord, stage: str) -> str:
@@ -213,5 +218,5 @@ def _stage_cells(arm: ArmRecord, stage: str) -> str:
         small_number(probe.get("kl_max")),
     )
     cells = "".join(f'<td class="num">{number}</td>' for number in numbers)
-    names = "".join(f'<td class="ev-mono">{escape(formats.get(kind, "–"))}</td>' for kind in ("weights", "kv"))
+    names = "".join(f'<td class="ev-mono">{_breakable(formats.get(kind, "–"))}</td>' for kind in ("weights", "kv"))
     return f"<td>{escape(stage)}</td>{names}{cells}"

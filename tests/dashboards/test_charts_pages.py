@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from evalsvc.dashboards import charts_arms, charts_divergence, charts_flows, charts_grid, charts_series
+from evalsvc.dashboards import charts_arms, charts_axes, charts_divergence, charts_flows, charts_grid, charts_series
 from evalsvc.history import Point
 from evalsvc.verdict.attribution import Effect
 from evalsvc.verdict.history import ChangePoint
@@ -94,10 +94,21 @@ def test_a_change_of_level_is_a_rule_where_it_begins():
     assert (frame["drop"][0], frame["lower"][0], frame["upper"][0]) == (1.0, -1.0, 3.0)
 
 
+def test_every_run_has_its_own_interval_so_that_a_single_one_has_one_too():
+    """A band needs two runs."""
+    spec = charts_series.history(charts_series.history_frame([POINT], {})).to_dict()
+    intervals = [layer["mark"]["type"] for layer in spec["layer"] if layer["encoding"].get("y2") == {"field": "upper"}]
+    assert intervals == ["area", "rule"]
+
+
 def test_the_heat_map_is_centred_on_zero():
+    """And passes from blue to orange over white alone: no green between."""
     spec = FRAMES["heat"].to_dict()
     (cells,) = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rect"]
-    assert cells["encoding"]["color"]["scale"]["domain"] == [-12.0, 0, 12.0]
+    scale = cells["encoding"]["color"]["scale"]
+    assert scale["domain"] == [-12.0, 0, 12.0] and scale["interpolate"] == "lab"
+    white = [layer for layer in spec["layer"] if layer["mark"].get("color") == "#ffffff"]
+    assert [layer["transform"][0]["filter"] for layer in white] == ["isValid(datum.drop) && datum.drop < -7.2"]
     assert cells["transform"] == [{"filter": "isValid(datum.drop)"}]
 
 
@@ -110,6 +121,26 @@ def test_the_front_holds_what_nothing_beats():
     frame = pd.DataFrame({"value": [10.0, 20.0, 15.0], "drop": [0.0, 1.0, 2.0]})
     assert charts_arms.pareto(frame, less_is_better=False)["value"].tolist() == [10.0, 20.0]
     assert charts_arms.pareto(frame, less_is_better=True)["value"].tolist() == [10.0]
+
+
+def test_names_in_the_trade_off_stand_off_each_other_and_inside_the_chart():
+    spec = FRAMES["tradeoff"].to_dict()
+    texts = [layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "text"]
+    assert [(text["align"], text["dy"]) for text in texts] == [("center", 16), ("left", -9), ("right", -9)]
+
+
+def test_zero_of_effects_stands_beside_their_names_and_not_in_them():
+    (zero, *_) = FRAMES["effects"].to_dict()["layer"]
+    assert zero["encoding"]["x"]["field"] == "zero" and zero["transform"] == [{"calculate": "0", "as": "zero"}]
+    assert (zero["encoding"]["y"]["bandPosition"], zero["encoding"]["y2"]["bandPosition"]) == (0.44, 1)
+
+
+def test_the_power_curve_ends_where_its_values_do_with_ticks_at_powers_of_ten():
+    frame = pd.DataFrame({"items": [50, 60_000], "points": [30.0, 0.02], "what": ["x", "x"]})
+    (curve, *_) = charts_series.power(frame, 148, 1.0).to_dict()["layer"]
+    x, y = (curve["encoding"][axis] for axis in "xy")
+    assert x["scale"]["domain"] == [50, 60_000] and x["axis"]["values"] == [100, 1000, 10_000]
+    assert y["scale"]["domain"] == [0.02, 30] and y["axis"]["values"] == [0.1, 1, 10]
 
 
 def test_only_proven_plans_are_filled():
@@ -144,7 +175,7 @@ def test_a_layer_without_a_mark_is_left_out():
     assert marks(charts_arms.effects(charts_arms.effects_frame([whole, pair])).to_dict()) == [
         *("rule", "rule", "point", "point", "text")
     ]
-    assert marks(charts_series.history(charts_series.history_frame([POINT], {})).to_dict()).count("rule") == 1
+    assert marks(charts_series.history(charts_series.history_frame([POINT], {})).to_dict()).count("rule") == 2
 
 
 def test_items_flow_from_arm_to_arm_and_none_is_lost_on_the_way():
@@ -179,7 +210,7 @@ def test_the_flow_chart_has_bands_blocks_counts_and_names():
     ("largest", "ticks"), [(40.0, [0.001, 0.01, 0.1, 1, 10, 100]), (0.009, [0.001, 0.002, 0.005, 0.01, 0.02, 0.05])]
 )
 def test_a_log_axis_has_round_ticks_and_few_lines(largest, ticks):
-    axis = charts_divergence._log_axis([0.0, None, float("nan"), 0.0016, largest])
+    axis = charts_axes.log_axis([0.0, None, float("nan"), 0.0016, largest])
     assert axis.to_dict()["values"] == pytest.approx(ticks)
 
 

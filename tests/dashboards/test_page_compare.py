@@ -13,4 +13,5 @@ def test_compare_holds_the_decisions_rows_as_numbers(run_app, database, words_of
         (row,) = [d for d in queries.decisions(store, 1) if d["candidate"] == "int4-sym-decode"]
     stored = row["decision"]["rows"][0]
     assert (pooled["lost b"], pooled["drop"], pooled["margin"]) == (stored["b"], stored["drop_points"], 5.0)
+    assert list(table.columns).index("p") == 9  # what fits at 1280 pixels
     assert "n 148, 95 % interval" in words_of(app)

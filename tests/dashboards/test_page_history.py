@@ -22,6 +22,9 @@ def test_the_history_names_the_night_of_the_regression(run_app, history_database
     assert "11:fp8-kv" in warning.value.replace("\\", "") and "engine: 1 -> 2" in warning.value.replace("\\", "")
     assert len(app.get("vega_lite_chart")) == 1
     table = app.dataframe[0].value
+    since = dict(zip(table["run"], table["since the run before"], strict=True))
+    assert since["11:fp8-kv"].startswith("level 0.") and since["11:fp8-kv"].endswith(" points; engine: 1 -> 2")
+    assert [said for said in since.values() if said] == [since["11:fp8-kv"]]
     assert len(table) == 14 and table["gate"].tolist()[0] == "REGRESSED" and table["gate"].tolist()[-1] == "PASS"
     assert not run_app(history_database, "history", candidate="fp8").warning
 

@@ -18,7 +18,7 @@ from evalsvc.suites.toolcall.suite import ToolCallSuite
 def test_a_sample_shows_both_answers_where_they_part_and_its_scores(run_app, database, words_of, markup_of):
     app = run_app(database, "sample", candidate="int4-sym-decode")
     assert "flip 1 of" in words_of(app) and "both say" not in words_of(app)
-    assert "After 0 equal characters: which token that is was not stored." in markup_of(app)
+    assert "After 0 equal characters: the tokens were not stored." in markup_of(app)
     scores = app.dataframe[0].value
     assert scores["metric"].tolist() == ["acc"] and scores["candidate"].tolist() == [0.0]
 
