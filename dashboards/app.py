@@ -14,7 +14,7 @@ from evalsvc.dashboards import markup, reads
 from evalsvc.dashboards.launch import database_address
 from evalsvc.dashboards.pages import HOME, PAGES, Listed
 from evalsvc.dashboards.reads import RunView
-from evalsvc.dashboards.selection import pick
+from evalsvc.dashboards.selection import not_there, pick
 from evalsvc.dashboards.text import visible_text
 from evalsvc.dashboards.visitors import admitted
 from evalsvc.errors import EvalsvcError
@@ -67,8 +67,10 @@ def _chosen(store: Store) -> RunView | None:
             f"A generated history to look around in: `{DEMO_COMMAND}`."
         )
         return None
+    by_id = {str(run.id): run for run in runs}
+    lost = not_there("run", by_id, "run of this database with arms")
     with st.sidebar:
-        run = pick("Run", "run", {str(run.id): run for run in runs}, _run_name)
+        run = pick("Run", "run", by_id, _run_name)
         of_run, decided = queries.arms(store, run.id), queries.decisions(store, run.id)
         counts = reads.held(store, of_run)
         bases = {
@@ -77,6 +79,7 @@ def _chosen(store: Store) -> RunView | None:
             if arm.run_id != run.id or counts[arm.id].samples
         }
         if bases:
+            lost += not_there("baseline", bases, f"baseline that run {run.id} can be compared with")
             baseline = pick(
                 "Baseline", "baseline", bases, lambda arm: arm.address, reads.usual_baseline(bases, decided)
             )
@@ -85,8 +88,12 @@ def _chosen(store: Store) -> RunView | None:
         else:
             view = None
         if view is not None and view.candidates:
+            names = [candidate.arm.name for candidate in view.candidates]
+            lost += not_there("candidate", names, f"candidate of run {run.id}")
             view = replace(view, chosen=_pick_candidate(view))
         st.html(markup.database_line(store.name))
+    for sentence in lost:
+        st.warning(sentence)
     if view is None:
         st.info("The baseline of this run has no samples yet. Reload this page when the run has got so far.")
     return view

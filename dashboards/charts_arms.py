@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from evalsvc.dashboards.charts import MARKS, NOISE, QUIET
+from evalsvc.dashboards.charts_axes import WHOLE_WIDTH
 from evalsvc.dashboards.text import visible_text
 from evalsvc.verdict.attribution import Effect
 
@@ -124,7 +125,7 @@ def effects_frame(effects: Sequence[Effect], suite: str = "") -> pd.DataFrame:
             "upper": [high for _, high in bound],
             "p": [effect.p_adjusted for effect in known],
             "n": [effect.n for effect in known],
-            "text": [f"{inside}{effect_name(effect)} · n {effect.n:,}" for effect in known],
+            "text": [f"n {effect.n:,} · {inside}{effect_name(effect)}" for effect in known],
         }
     )
 
@@ -159,7 +160,7 @@ def effects(frame: pd.DataFrame) -> alt.LayerChart:
         *([whole] if any((frame["lower"].notna() & frame["upper"].notna()).tolist()) else []),
         *([main] if "effect" in kinds else []),
         *([both] if "interaction" in kinds else []),
-        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
+        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET, limit=WHOLE_WIDTH).encode(
             y=alt.Y("text:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
         ),
     ]

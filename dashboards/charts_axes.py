@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import altair as alt
 
+WHOLE_WIDTH = alt.expr("width - 8")  # a longer text would leave the plot itself no room
+
 
 def log_axis(values: Sequence[float | None], *, form: str = "~g", inside: bool = False) -> alt.Axis:
     """An axis with ticks at powers of ten, and at 2 and 5 times them where the values span little.

@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from evalsvc.dashboards.charts import FAIL, MARGIN, NOISE, QUIET
-from evalsvc.dashboards.charts_axes import log_axis
+from evalsvc.dashboards.charts_axes import WHOLE_WIDTH, log_axis
 
 _ROW_HEIGHT, _AXIS_HEIGHT, _HEIGHT = 42, 90, 340
 _KL = "KL to the baseline, nats (log; right is further)"
@@ -57,7 +57,7 @@ def quantiles(frame: pd.DataFrame) -> alt.LayerChart:
         known("mean")
         .mark_point(filled=True, size=90, color=NOISE, opacity=1)
         .encode(y=y, x=x("mean"), tooltip=tooltip),
-        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET).encode(
+        base.mark_text(align="left", dy=-11, fontSize=12, color=QUIET, limit=WHOLE_WIDTH).encode(
             y=alt.Y("row:N", scale=rows, axis=None), x=alt.value(4), text="text:N"
         ),
     ]

@@ -75,13 +75,13 @@ def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
     return alt.LayerChart(layer=layers, height=_CELL_HEIGHT * rows + _AXIS_HEIGHT, width="container")
 
 
-def taxonomy(frame: pd.DataFrame) -> alt.Chart:
+def taxonomy(frame: pd.DataFrame, arms: Sequence[str]) -> alt.Chart:
     """Shares of an arm's answers by error class, baseline and candidate side by side.
 
     Args:
         frame: `suite`, `error`, `arm`, `count`, `n` and `share` (in percent of the arm's scored answers of the suite).
+        arms: Names of baseline and candidate, each with its colour also where the other has no error.
     """
-    arms = list(dict.fromkeys(frame["arm"]))
     rows = frame[["suite", "error"]].drop_duplicates()
     height = 34 * len(rows) + _AXIS_HEIGHT
     return (
@@ -89,11 +89,11 @@ def taxonomy(frame: pd.DataFrame) -> alt.Chart:
         .mark_bar()
         .encode(
             y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
-            yOffset=alt.YOffset("arm:N", sort=arms),
+            yOffset=alt.YOffset("arm:N", scale=alt.Scale(domain=arms)),
             x=alt.X("share:Q", title="share of scored answers, %"),
             color=alt.Color(
                 "arm:N",
-                scale=alt.Scale(domain=arms, range=[QUIET, NOISE][: len(arms)]),
+                scale=alt.Scale(domain=arms, range=[QUIET, NOISE]),
                 legend=alt.Legend(title=None, orient="bottom", labelLimit=240),
             ),
             tooltip=[

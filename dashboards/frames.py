@@ -52,7 +52,7 @@ def verdict_columns() -> dict[str, Any]:
         )
     } | {
         "row": st.column_config.TextColumn("row", width=170),
-        "remark": st.column_config.TextColumn("remark", width=130),
+        "remark": st.column_config.TextColumn("remark", width=210),
         "p": number("p", format="%.3g", help="one-sided p of no drop; after Holm where the row carries a verdict"),
     }
 

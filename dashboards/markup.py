@@ -6,7 +6,7 @@ from typing import Any
 from evalsvc.dashboards.charts import MARKS
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.reads_flips import Flip, Shown
-from evalsvc.dashboards.text import escape
+from evalsvc.dashboards.text import counted, escape
 
 # word -> (symbol, text colour, background): never colour alone, and readable on light and dark pages.
 WORDS = {
@@ -31,7 +31,10 @@ STYLE = """<style>
 .ev tr.group td { background: var(--ev-ground); padding-top: .6rem; padding-bottom: .6rem;
   border-top: 1px solid var(--ev-line); }
 .ev tbody:first-of-type tr.group:first-child td { border-top: 0; }
-.ev td.name, .ev-nowrap { white-space: nowrap; }
+.ev-nowrap { white-space: nowrap; }
+.ev td.name { min-width: 10.5rem; overflow-wrap: anywhere; }
+.ev td.who { min-width: 11rem; max-width: 17rem; overflow-wrap: anywhere; }
+.ev td.who .ev-fault { white-space: normal; }
 .ev td.verdict { min-width: 190px; }
 .ev .ev-stick { position: sticky; left: .6rem; max-width: calc(100vw - 4.5rem); }
 .ev table.tight { font-size: .8rem; }
@@ -43,9 +46,12 @@ STYLE = """<style>
 .ev table.wrapped td.long { min-width: 15rem; width: 50%; overflow-wrap: anywhere; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
-.ev table.overview td.name { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; }
-@media (max-width: 640px) { .ev table.overview th, .ev table.overview td { padding: .35rem .4rem; }
-  .ev table.overview .ev-fault { margin-left: 0; white-space: normal; } }
+.ev table.overview td.name { min-width: 11rem; }
+.ev table.overview thead th { white-space: normal; overflow-wrap: break-word; max-width: 9rem; }
+.ev table.overview .ev-fault { white-space: normal; }
+@media (max-width: 640px) { .ev table.overview td.name { min-width: 6.5rem; }
+  .ev table.overview th, .ev table.overview td { padding: .35rem .4rem; }
+  .ev table.overview .ev-fault { margin-left: 0; } }
 .ev td.met { opacity: .74; font-size: .76rem; line-height: 1.3; white-space: nowrap; }
 .ev tr.pooled td.name, .ev tr.pooled td.num { font-weight: 600; }
 .ev tr.family td { font-size: .82rem; padding-top: .25rem; padding-bottom: .25rem; }
@@ -54,6 +60,8 @@ STYLE = """<style>
 .ev tbody:last-child tr:last-child td { border-bottom: 0; }
 .ev-head { display: flex; flex-wrap: wrap; align-items: center; gap: .35rem .7rem; }
 .ev-name { font-weight: 650; font-size: .95rem; }
+.ev-head .ev-name, .ev-head .ev-fault, .ev > .ev-quiet { white-space: normal; overflow-wrap: anywhere; }
+.ev span { unicode-bidi: isolate; }
 .ev-plan, .ev-mono { font-family: ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; font-size: .78rem;
   opacity: .74; overflow-wrap: anywhere; }
 .ev-quiet { opacity: .74; font-size: .8rem; }
@@ -157,7 +165,7 @@ def verdict_card(candidate: Candidate) -> str:
     if policy := decision.get("policy"):
         facts.append(f"policy {policy.get('name', '')}")
     if candidate.held.errors:
-        facts.append(f"{candidate.held.errors:,} of {candidate.held.samples:,} samples are errors")
+        facts.append(f"{counted(candidate.held.errors, 'error')} among {candidate.held.samples:,} samples")
     if candidate.problem:
         facts.append(candidate.problem)
     say = decision.get("sentence") or "no gate has decided this candidate yet"

@@ -70,7 +70,7 @@ def unknown_frame(effects: Sequence[Effect]) -> pd.DataFrame:
         if effect.drop is None:
             changes.setdefault(effect.unknown, []).append(charts_arms.effect_name(effect))
     left = ["; ".join(names) for names in changes.values()]
-    return pd.DataFrame({"why": frames.text_column(list(changes)), "unknown": frames.text_column(left)})
+    return pd.DataFrame({"why": frames.text_column(list(changes)), "unknown": pd.Series(left, dtype="string")})
 
 
 def _suites(by_suite: Mapping[str, Sequence[Effect]]) -> None:

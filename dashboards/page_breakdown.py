@@ -45,7 +45,7 @@ def show(store: Store, view: RunView) -> None:
     else:
         explained = "Error classes of scored answers, as the suites' scorers named them. A right answer has none."
         st.html(markup.title("How wrong answers are wrong", explained))
-        st.altair_chart(charts_grid.taxonomy(frame))
+        st.altair_chart(charts_grid.taxonomy(frame, [frames.cell(name) for name in names.values()]))
         sizes = ", ".join(
             f"{frames.cell(s)} n {n:,}" for s, n in dict(zip(frame["suite"], frame["n"], strict=True)).items()
         )

@@ -139,7 +139,7 @@ def _lines(arm: str, probe: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
                 **{name: _number(found.get(stored)) for name, stored in _KEPT.items()},
                 "same": None if same is None else 100 * same,
                 "tokens": found.get("tokens") or 0,
-                "text": f"{row} · n {found.get('tokens') or 0:,} tokens",
+                "text": f"n {found.get('tokens') or 0:,} tokens · {row}",
             }
         )
     return lines

@@ -6,7 +6,7 @@ import streamlit as st
 from evalsvc.dashboards import charts_series, frames, markup, reads_arms
 from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.reads import RunView
-from evalsvc.dashboards.selection import pick, pick_text
+from evalsvc.dashboards.selection import not_there, pick, pick_text
 from evalsvc.dashboards.show import show_table
 from evalsvc.dashboards.text import markdown_free
 from evalsvc.errors import EvidenceError
@@ -32,6 +32,8 @@ def show(store: Store, view: RunView) -> None:
     if promoted:
         frozen = {arm.address: arm for arm in queries.arms(store) if arm.id in promoted} | frozen
     st.html(markup.candidate_head(view.chosen))
+    for sentence in not_there("frozen", frozen, "promoted baseline of this database"):
+        st.warning(sentence)
     left, right = st.columns(2)
     with left:
         baseline = pick("Frozen baseline", "frozen", frozen, lambda arm: _named(arm, promoted))

@@ -19,6 +19,7 @@ from evalsvc.expected import case_of, compared
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
 
+_DIGITS = 19  # as many as a 64-bit number may have are no key of a sample
 BEFORE, AFTER = 160, 320  # characters shown around the place where two answers part
 
 
@@ -29,14 +30,15 @@ def show(store: Store, view: RunView) -> None:
         st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
         return
     flips = flips_of(store, view, view.chosen)
-    number = _number(flips)
-    if number is None:
+    named = st.query_params.get("sample") or (str(flips[0].candidate_id) if flips else "")
+    if not named:
         st.info("No item flipped for this candidate. Choose another at the left; the Compare page has its numbers.")
         return
-    theirs = reads_flips.sample(store, view.chosen.arm, number)
+    number = int(named) if named.isdecimal() and len(named) < _DIGITS else None
+    theirs = None if number is None else reads_flips.sample(store, view.chosen.arm, number)
     if theirs is None:
         st.warning(
-            f"Arm {markdown_free(view.chosen.arm.address)} holds no sample {number}. The link may be of "
+            f"Arm {markdown_free(view.chosen.arm.address)} holds no sample {markdown_free(named)}. The link may be of "
             "another database or candidate: choose an item on the Flips page."
         )
         return
@@ -54,13 +56,6 @@ def show(store: Store, view: RunView) -> None:
         show_text(theirs.prompt)
     if ours is not None:
         _compared(ours, theirs, *names)
-
-
-def _number(flips: list[Flip]) -> int | None:
-    named = st.query_params.get("sample", "")
-    if named.isdecimal() and len(named) < 19:
-        return int(named)
-    return flips[0].candidate_id if flips else None
 
 
 def _head(flips: list[Flip], theirs: Shown, ours: Shown | None) -> None:

@@ -4,7 +4,7 @@ import streamlit as st
 
 from evalsvc.dashboards import reads
 from evalsvc.dashboards.reads import RunChoice, RunView
-from evalsvc.dashboards.text import markdown_free
+from evalsvc.dashboards.text import counted, markdown_free
 from evalsvc.store.presence import RUNNING
 from evalsvc.store.session import Store, open_store
 
@@ -34,5 +34,5 @@ def _bars(address: str, view: RunView) -> None:
     for arm in view.arms:
         done = counts[arm.id].samples
         share = min(1.0, done / arm.expected) if arm.expected else 0.0
-        errors = f", {counts[arm.id].errors:,} errors" if counts[arm.id].errors else ""
+        errors = f", {counted(counts[arm.id].errors, 'error')}" if counts[arm.id].errors else ""
         st.progress(share, text=f"{markdown_free(view.named(arm))}: {done:,} of {arm.expected:,} samples{errors}")

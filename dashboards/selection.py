@@ -1,14 +1,15 @@
 """What is chosen lives in the address of the page, so that a link shows what its sender saw, on every page."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import streamlit as st
 
-from evalsvc.dashboards.text import visible_text
+from evalsvc.dashboards.text import markdown_free, visible_text
 
 T = TypeVar("T")
 NAME_CHARACTERS = 80
+_INSIDE = {"run": ("baseline", "candidate"), "baseline": ("candidate",)}
 
 
 def pick(
@@ -58,8 +59,24 @@ def pick_text(
     return pick(label, key, {choice: choice for choice in choices}, shown, width=width)
 
 
+def not_there(key: str, choices: Collection[str], what: str) -> list[str]:
+    """What to say of an address that names something there is none of, before `pick` shows another: a sentence or none.
+
+    Args:
+        key: Of the address.
+        choices: What there is.
+        what: The kind of thing, with where it would be.
+    """
+    named = st.query_params.get(key)
+    if not named or named in choices:
+        return []
+    return [f"The address of this page names {markdown_free(named)}: no {what}. Another is shown; the link may be old."]
+
+
 def _follow(key: str, box: str) -> None:
     st.query_params[key] = st.session_state[box]
+    for narrower in _INSIDE.get(key, ()):  # kept where the new choice has it, too
+        st.query_params.pop(narrower, None)
     for narrower in ("sample", "page"):  # of what was chosen before
         if key != narrower:
             st.query_params.pop(narrower, None)

@@ -8,7 +8,7 @@ import pandas as pd
 from evalsvc.dashboards.markup import NOT_DECIDED, STYLE, WORDS, fault_badge, pill
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.rows import FAMILY, POOLED, SUITE, VerdictRow
-from evalsvc.dashboards.text import byte_size, escape, p_value, points, small_number
+from evalsvc.dashboards.text import byte_size, counted, escape, p_value, points, small_number
 from evalsvc.store.records import ArmRecord, ArmTotals
 
 _HEAD = "".join(
@@ -28,6 +28,7 @@ _HEAD = "".join(
 )
 _COLUMNS = 10
 LONG_CELL = 24  # characters; such a column is given room
+WRAPPED_CHARACTERS = 4000
 
 
 def overview(view: RunView) -> str:
@@ -112,7 +113,7 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
     if arm.status != "finished":
         progress = f'<span class="ev-quiet">{arm.status}: {candidate.held.samples:,} of {arm.expected:,} samples</span>'
     if candidate.held.errors:
-        progress += f'<span class="ev-quiet">{candidate.held.errors:,} errors</span>'
+        progress += f'<span class="ev-quiet">{counted(candidate.held.errors, "error")}</span>'
     name = f'<span class="ev-name">{escape(arm.name)}</span>{pill(candidate.word)}{fault_badge(arm.injected)}'
     top = f'<div class="ev-head">{name}<span class="ev-plan">{escape(arm.plan)}</span>{progress}</div>'
     head = f'<tr class="group"><td colspan="{_COLUMNS}"><div class="ev-stick">{top}</div></td></tr>'
@@ -177,7 +178,7 @@ def _wrapped_cell(value: Any, *, number: bool) -> str:
     if number:
         return f'<td class="num">{value:,.0f}</td>' if value == int(value) else f'<td class="num">{value:.4g}</td>'
     kind = ' class="long"' if len(value) > LONG_CELL else ""
-    return f"<td{kind}>{escape(value)}</td>"
+    return f"<td{kind}>{_breakable(value) if kind else escape(value)}</td>"
 
 
 def _arm_rows(shown: str, arm: ArmRecord, totals: ArmTotals) -> str:
@@ -191,7 +192,7 @@ def _arm_rows(shown: str, arm: ArmRecord, totals: ArmTotals) -> str:
     facts += [f"{sum(own):,.0f} s"] if own else []
     facts += [f"{stage} {s:,.0f} s with {', '.join(others)}" for stage, (s, others) in computing.items() if others]
     about = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>{fault_badge(arm.injected)}'
-    first = f'<td rowspan="{len(names)}"><div class="ev-name">{escape(shown)}</div>{about}</td>'
+    first = f'<td class="who" rowspan="{len(names)}"><div class="ev-name">{escape(shown)}</div>{about}</td>'
     lines = []
     for stage in names:
         lines.append(f"<tr>{first}{_stage_cells(arm, stage)}</tr>")
@@ -199,9 +200,9 @@ def _arm_rows(shown: str, arm: ArmRecord, totals: ArmTotals) -> str:
     return "".join(lines)
 
 
-def _breakable(formats: str) -> str:
-    """A format's text, which a narrow column may break after a colon and nowhere else first."""
-    return escape(formats).replace(":", ":<wbr>")
+def _breakable(text: str) -> str:
+    """A text as HTML that a narrow column may break after a colon, as formats have them."""
+    return escape(text, WRAPPED_CHARACTERS).replace(":", ":<wbr>")
 
 
 def _stage_cells(arm: ArmRecord, stage: str) -> str:

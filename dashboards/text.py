@@ -1,6 +1,7 @@
 """Text of models and files on a page: always text, never markup, and nothing in it invisible."""
 
 import html
+import re
 import unicodedata
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -64,9 +65,14 @@ def _visible(character: str) -> str:
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]()<>#+-.!|$:~^=@&'\""})
 
 
+_LINKS = re.compile(r"(?<=https:)(?=//)|(?<=http:)(?=//)|(?<=www)(?=\.)|(?<=@)", re.IGNORECASE)
+_JOINED = "\u2060"  # no width, and no break; a backslash does not keep an address from becoming a link
+
+
 def markdown_free(text: str, limit: int = 120) -> str:
     """Text for a label that is read as markdown: every character of it is shown, none of it is obeyed."""
-    return visible_text(text, limit).replace("\n", " ").translate(_MARKDOWN)
+    shown = visible_text(text, limit) + ("…" if len(text) > limit else "")
+    return _LINKS.sub(_JOINED, shown.replace("\n", " ")).translate(_MARKDOWN)
 
 
 def escape(value: object, limit: int = 1000) -> str:
@@ -89,6 +95,11 @@ def p_value(value: float | None) -> str:
     if value < 0.001:
         return "<.001"
     return "1" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
+
+
+def counted(number: int, what: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def byte_size(value: float | None) -> str:

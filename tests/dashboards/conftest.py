@@ -15,6 +15,7 @@ from evalsvc.demo.history import write_history
 from evalsvc.gate import check_aa, decide_gate
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
+from evalsvc.store.job_tables import ExecutionRow, ScheduleRow
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import Store, open_store
 from evalsvc.verdict.divergence import summary
@@ -255,11 +256,20 @@ def hostile_database(folder: Path) -> Path:
             writer.save_probe(store, arm_id, {MARKDOWN: {"kl_mean": 0.1, "kl_max": 1.0, "tokens": 4}})
             writer.finish_arm(store, arm_id, {SCRIPT: {"weights": {}, "kv": {}}}, "matched")
         writer.finish_run(store, run_id)
+        at = "2026-11-30T01:00:00.000+00:00"
+        with store.session() as session, session.begin():
+            session.add(ScheduleRow(job=SCRIPT, cron="0 2 * * *", time_zone="UTC", seen_until=at))
+            session.flush()
+            about = {"planned_at": at, "not_before": at, "status": "failed", "message": f"{LONG} {MARKDOWN}"}
+            session.add(ExecutionRow(job=SCRIPT, **about))
         base, arm = queries.arms(store, run_id)
         found = decide_gate(base, arm, queries.pairs(store, base, arm), POLICY)
         row = (base.id, arm.id, found.policy_sha256, found.verdict, found.exit_code, found.to_json())
         writer.save_decision(store, *row)
     return path
+
+
+LONG = "http://example.org/" + "s" * 100
 
 
 def _hostile_sample(number: int, *, lost: bool) -> NewSample:
@@ -269,7 +279,7 @@ def _hostile_sample(number: int, *, lost: bool) -> NewSample:
         suite=MARKDOWN,
         item_id=f"{SCRIPT}{number}",
         item_hash=str(number),
-        family=SCRIPT,
+        family=LONG if number % 8 else SCRIPT,
         cluster="",
         metric="acc",
         filter="none",

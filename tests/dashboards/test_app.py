@@ -21,8 +21,19 @@ def test_the_candidate_of_the_address_is_kept_from_page_to_page(run_app, databas
 def test_a_choice_enters_the_address_and_one_that_is_not_there_is_left(run_app, choose, database):
     app = run_app(database, candidate="nobody", run="77")
     assert app.query_params["run"] in ("1", ["1"])
+    said = [warning.value.replace("\\", "") for warning in app.warning]
+    assert [one.split(": no ")[0].rsplit(" ", 1)[1] for one in said] == ["77", "nobody"]
+    assert "no run of this database with arms" in said[0] and "no candidate of run 1." in said[1]
     app = choose(app, "Candidate", "kv-fp8-decode")
-    assert app.query_params["candidate"] in ("kv-fp8-decode", ["kv-fp8-decode"])
+    assert app.query_params["candidate"] in ("kv-fp8-decode", ["kv-fp8-decode"]) and not app.warning
+
+
+def test_another_run_keeps_what_it_has_of_the_choice_and_is_no_old_link(run_app, choose, history_database):
+    app = run_app(history_database, run="15", baseline="1:bf16", candidate="fp8-kv")
+    app = choose(app, "Run", "3")
+    chosen = {box.label: box.value for box in app.selectbox}
+    assert chosen == {"Run": "3", "Baseline": "1:bf16", "Candidate": "fp8-kv"}
+    assert not app.warning
 
 
 def test_a_run_without_a_decision_says_how_to_get_one(run_app, undecided_database, to_page, words_of, markup_of):

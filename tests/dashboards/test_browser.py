@@ -211,6 +211,17 @@ def test_every_page_opens_by_its_own_address(browser, history_database, width, s
         assert asked == []
 
 
+def test_hostile_names_fit_a_phone_and_no_address_becomes_a_link(browser, hostile_database):
+    with served(hostile_database) as url:
+        page = browser.new_page(viewport={"width": 390, "height": 900})
+        for path, title in (("", "Verdict"), ("flips", "Flips"), ("breakdown", "Breakdown")):
+            page.goto(f"{url}/{path}")
+            settled(page, title)  # and does not scroll sideways
+            if title != "Breakdown":  # whose names are drawn
+                page.get_by_text("//example.org").first.wait_for()
+            assert page.locator("a[href*='example.org']").count() == 0
+
+
 @pytest.mark.skipif(os.environ.get("EVALSVC_UPDATE_SCREENSHOTS") != "1", reason="set EVALSVC_UPDATE_SCREENSHOTS=1")
 def test_pictures_for_the_documentation(browser, database):
     """Of the database named by EVALSVC_DB, so that what the README shows is what ran; else of the synthetic one."""

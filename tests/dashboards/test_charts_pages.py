@@ -143,6 +143,20 @@ def test_the_power_curve_ends_where_its_values_do_with_ticks_at_powers_of_ten():
     assert y["scale"]["domain"] == [0.02, 30] and y["axis"]["values"] == [0.1, 1, 10]
 
 
+@pytest.mark.parametrize("name", ["effects", "divergence"])
+def test_a_long_name_leaves_the_plot_its_room(name):
+    """Names stand in the plot; one that is wider than a phone would shrink it to nothing."""
+    (text,) = [layer["mark"] for layer in FRAMES[name].to_dict()["layer"] if layer["mark"]["type"] == "text"]
+    assert text["limit"] == {"expr": "width - 8"}
+
+
+def test_an_arm_has_its_colour_where_the_other_has_no_error():
+    line = {"suite": "s", "error": "wrong", "arm": "cand", "count": 1, "n": 2, "share": 50.0}
+    encoding = charts_grid.taxonomy(pd.DataFrame([line]), ["base", "cand"]).to_dict()["encoding"]
+    assert encoding["color"]["scale"] == {"domain": ["base", "cand"], "range": ["#717c8b", "#0072b2"]}
+    assert encoding["yOffset"]["scale"]["domain"] == ["base", "cand"]
+
+
 def test_only_proven_plans_are_filled():
     spec = FRAMES["tradeoff"].to_dict()
     points = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
@@ -216,4 +230,4 @@ def test_a_log_axis_has_round_ticks_and_few_lines(largest, ticks):
 
 def test_effects_of_a_suite_say_so_in_their_row():
     frame = charts_arms.effects_frame([EFFECT], "tools")
-    assert frame["text"].tolist() == ["tools · decode.kv=fp8 · n 90"] and frame["suite"].tolist() == ["tools"]
+    assert frame["text"].tolist() == ["n 90 · tools · decode.kv=fp8"] and frame["suite"].tolist() == ["tools"]

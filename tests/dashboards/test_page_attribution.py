@@ -17,7 +17,7 @@ def test_effects_are_told_suite_by_suite(run_app, markup_of, history_database):
         own = suites[suites["change"] == change]
         assert own["drop"].mean() == pytest.approx(drop)
         assert (own["lower"] <= own["drop"]).all() and (own["drop"] <= own["upper"]).all()
-    page = markup_of(app)
+    page = markup_of(app).replace("<wbr>", "")  # where a format may break
     assert f"no arm has decode.weights={fp8} and nothing else" in page
     assert "baseline <b>15:bf16</b>" in page and "against 15:bf16" in page  # and not 1:bf16, which gates compare with
 

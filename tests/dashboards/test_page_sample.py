@@ -26,6 +26,8 @@ def test_a_sample_shows_both_answers_where_they_part_and_its_scores(run_app, dat
 def test_a_sample_of_another_arm_is_a_sentence(run_app, database):
     app = run_app(database, "sample", candidate="int4-asym", sample="999999")
     assert "holds no sample 999999" in app.warning[0].value
+    (warning,) = run_app(database, "sample", candidate="int4-asym", sample="1<b>").warning
+    assert "holds no sample 1\\<b\\>" in warning.value
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
 """Text stays text, numbers stay readable."""
 
+import re
+
 import pytest
 
 from evalsvc.dashboards.launch import APP, database_address, streamlit_args
 from evalsvc.dashboards.markup import parted
 from evalsvc.dashboards.text import (
     byte_size,
+    counted,
     escape,
     hidden_characters,
+    markdown_free,
     outer_space,
     p_value,
     points,
@@ -26,6 +30,22 @@ def test_long_text_is_cut_and_says_by_how_much():
     assert visible_text("abcdef", 4) == "abcd"
     assert hidden_characters("abcdef", 4) == 2
     assert hidden_characters("abc", 4) == 0
+
+
+@pytest.mark.parametrize("address", ["http://e.org/x", "HTTPS://e.org", "www.e.org", "a.b@e.org"])
+def test_no_address_in_a_label_becomes_a_link(address):
+    """Markdown makes one of the bare text, whatever is escaped in it; without the joiner the text is the same."""
+    shown = markdown_free(f"see {address}!")
+    assert shown.replace("\\", "").replace("\u2060", "") == f"see {address}!" and "\u2060" in shown
+    assert not re.search(r"https?:\\?//|www\\?\.|@\w", shown, re.IGNORECASE)
+
+
+def test_a_label_that_is_cut_says_so():
+    assert markdown_free("abcdef", 4) == "abcd…" and markdown_free("abcd", 4) == "abcd"
+
+
+def test_one_thing_has_no_plural():
+    assert [counted(n, "error") for n in (0, 1, 2, 1000)] == ["0 errors", "1 error", "2 errors", "1,000 errors"]
 
 
 def test_markup_is_escaped():
