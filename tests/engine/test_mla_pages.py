@@ -35,7 +35,8 @@ def test_logits_are_transformers_own(tiny, reference, ids, name, topk):
         assert (torch.stack(rows) - wanted).abs().max() <= 1e-4
 
 
-def test_a_slot_is_compared_in_the_layers_that_read_it(serve, ids, monkeypatch):
+@pytest.mark.parametrize("tokens", [[8], [8, 9]])  # in a chunk each query has a list of its own
+def test_a_slot_is_compared_in_the_layers_that_read_it(serve, ids, monkeypatch, tokens):
     """Layers 0 and 2 have indexers, which read all slots; layer 1 reads the 24 that layer 0 chose."""
     stage, lists, real = serve("glm_moe_dsa", "w=fp32,kv=fp32", kv_tokens=512).arm().prefill, [], mla_pages.choose_keys
     monkeypatch.setattr(mla_pages, "choose_keys", lambda *given: lists.append(real(*given)) or lists[-1])
@@ -44,19 +45,19 @@ def test_a_slot_is_compared_in_the_layers_that_read_it(serve, ids, monkeypatch):
         sequences, _ = stage.prefill([ids(40, 1), ids(33, 2)], logits=False)
 
     def faults(layer: int | None = None, position: int = 0) -> list[tuple]:
-        """Of a step that always computes the same token; the stamp of one position of the first sequence is changed."""
+        """Of a step that always computes the same tokens; of the first sequence one stamp is changed."""
         slot = sequences[0].slots(position, position + 1)[0]
         if layer is not None:
             stage.pool.guard.stamps[layer, slot, 0] += 1
-        found = stage.run([Chunk(sequence, [8]) for sequence in sequences])[1]
+        found = stage.run([Chunk(sequences[0], [8]), Chunk(sequences[1], tokens)])[1]
         if layer is not None:
             stage.pool.guard.stamps[layer, slot, 0] -= 1
-        for sequence in sequences:
-            stage.pool.truncate(sequence, sequence.length - 1)
+        for sequence, length in zip(sequences, (40, 33), strict=True):
+            stage.pool.truncate(sequence, length)
         return [(chunk, one.layer, one.expected[1], one.slot == slot) for chunk, one in found.items()]
 
     checked = stage.work.slots_checked
-    assert faults() == [] and stage.work.slots_checked - checked == 3 * (41 + 34)
+    assert faults() == [] and stage.work.slots_checked - checked == 3 * (41 + 33 + len(tokens))
     read = lists[0][0].tolist()
     unread = next(position for position in range(40) if position not in read)
     assert len(read) == 24 and len(lists) == 2
