@@ -74,9 +74,9 @@ def prepare(path: Path, *, allow_code: bool = False) -> Prepared:
     base_dir = path.parent
     for name, arm in experiment.arms.items():
         for key, file in (("calibration", arm.calibration), ("scales", arm.scales)):
-            known = file is None or (base_dir / file).is_file() or (key == "scales" and (base_dir / file).is_dir())
-            if not known:
-                raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
+            if file is None or (base_dir / file).is_file() or (key == "scales" and (base_dir / file).is_dir()):
+                continue
+            raise ConfigError(f"{path}: arm {name}: {key} {base_dir / file} does not exist")
     passages = [] if experiment.probe is None else _passages(base_dir / experiment.probe)
     template = known_template(experiment.model, base_dir)
     if template is None and (base_dir / Path(experiment.model).expanduser()).is_dir():

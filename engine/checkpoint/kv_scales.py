@@ -53,11 +53,13 @@ def stored_scales(path: Path, fmt: KVFormat) -> dict[str, list[Any]]:
 
 
 def _check(scheme: Mapping[str, Any], path: Path, fmt: KVFormat) -> None:
-    kind, bits, per = (scheme.get(key) for key in ("type", "num_bits", "strategy"))
+    kind, bits, per = (str(scheme.get(key)) for key in ("type", "num_bits", "strategy"))
     if scheme.get("dynamic") or scheme.get("symmetric", True) is not True:
         what = "dynamic" if scheme.get("dynamic") else "not symmetric"
         raise ConfigError(f"scales {path}: its kv_cache_scheme is {what}, so that it has none to give")
-    if (kind, bits, per) != (_KINDS[fmt.kind], 8, _PER[fmt.per]):
-        plans = {(k, 8, p): f"; write kv={own}:{whose}:given" for own, k in _KINDS.items() for whose, p in _PER.items()}
+    if (kind, bits, per) != (_KINDS[fmt.kind], "8", _PER[fmt.per]):
+        plans = {
+            (k, "8", p): f"; write kv={own}:{whose}:given" for own, k in _KINDS.items() for whose, p in _PER.items()
+        }
         found = f"its kv_cache_scheme is {kind} of {bits} bits, one scale a {per}, and not kv={fmt}"
         raise ConfigError(f"scales {path}: {found}{plans.get((kind, bits, per), '')}")

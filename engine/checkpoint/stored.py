@@ -54,16 +54,18 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     asked = quantization_of(config)
     if asked is None:
         return None
-    method = asked.get("quant_method") if isinstance(asked, Mapping) else asked
+    if not isinstance(asked, Mapping):
+        raise CapabilityError(f"its quantization_config is {asked!r}; read is a table of settings")
+    method = asked.get("quant_method")
     if method == "mxfp4":
         return MXFP4
     if method == "fp8":
         fp8_blocks.check(asked)
         return FP8
     if method == METHOD:
-        config = read_compressed(asked)
-        left_out = (*compressed.LEFT_OUT, *(compressed.KEYS_AND_VALUES if config.keys_and_values else ()))
-        join = partial(compressed.join, config)
+        read = read_compressed(asked)
+        left_out = (*compressed.LEFT_OUT, *(compressed.KEYS_AND_VALUES if read.keys_and_values else ()))
+        join = partial(compressed.join, read)
         return Scheme(compressed.CODES, compressed.SIDES, compressed.WHOLE, join, left_out)
     if method == gptq_config.METHOD:
         return Scheme(gptq.CODES, gptq.SIDES, gptq.WHOLE, partial(gptq.join, gptq_config.read_gptq(asked)))

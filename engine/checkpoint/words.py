@@ -49,9 +49,9 @@ def codes_along_outputs(words: Tensor, bits: int, start: int, stop: int, order: 
     """
     each = WORD // bits
     first = start // each
-    places = torch.tensor([order.index(column) for column in range(each)], dtype=torch.int32)
+    shifts = torch.tensor([bits * order.index(column) for column in range(each)], dtype=torch.int32)
     some = words[:, first : -(-stop // each), None]
-    codes = ((some >> places * bits) & (2**bits - 1)).to(ZERO_DTYPE).flatten(1)
+    codes = ((some >> shifts) & (2**bits - 1)).to(ZERO_DTYPE).flatten(1)
     return codes[:, start - first * each : stop - first * each]
 
 

@@ -36,7 +36,9 @@ class Stored:
         asked = self._asked
         if asked is None:
             return BF16
-        method = asked.get("quant_method") if isinstance(asked, Mapping) else asked
+        if not isinstance(asked, Mapping):
+            raise self._refusal(f"its quantization_config is {asked!r}, which is no table of settings")
+        method = asked.get("quant_method")
         if method == METHOD:
             return self._of_group(asked, module)
         if method in (GPTQ, AWQ):

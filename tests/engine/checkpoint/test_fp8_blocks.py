@@ -273,3 +273,8 @@ def test_what_older_and_multimodal_files_say_of_storing_is_seen_too(rewritten, p
     config = {place: asked if place == "compression_config" else {"quantization_config": asked}}
     with pytest.raises(EvalsvcError, match="bitsandbytes"):
         Engine.load(rewritten("llama", lambda _: None, config), "w=bf16", kv_tokens=64).arm()
+
+
+def test_a_quantization_that_is_no_table_is_refused(rewritten):
+    with pytest.raises(EvalsvcError, match="its quantization_config is 'gptq'; read is a table of settings"):
+        Engine.load(rewritten("llama", lambda _: None, {"quantization_config": "gptq"}), "w=bf16", kv_tokens=64).arm()

@@ -176,6 +176,7 @@ def read_json(name: str) -> dict[str, Any]:
             "is stored as pack-quantized (4 bits, one scale",
         ),
         (compressed(INT4, format="marlin-24"), "has format 'marlin-24' in group group_0"),
+        ("gptq", "its quantization_config is 'gptq', which is no table of settings"),
         ({"quant_method": "bitsandbytes"}, "stored by 'bitsandbytes' in a way that no plan's format is"),
         ({"quant_method": "gptq"}, "it is stored by gptq, and its quantization_config has bits 0"),
         (GPTQ | {"bits": 8}, "is stored as gptq (8 bits, one scale a group of 128), which is no plan's format"),
