@@ -65,7 +65,7 @@ def linear(bench: Bench) -> Iterator[Row]:
             fp8, block = quantize_fp8(weight), quantize_fp8_block(weight)
             nvfp4 = quantize_nvfp4_weight(weight, global_divisor(weight.abs().amax())[None])
         forms = {
-            "int4": lambda x, w=int4: linear_int4(x, w.packed, w.scale, w.minimum),
+            "int4": lambda x, w=int4: linear_int4(x, w.packed, w.scale, w.offset),
             "fp8": lambda x, w=fp8: linear_fp8(x, w.codes, w.scale, "channel"),
             "fp8:block128": lambda x, w=block: linear_fp8(x, w.codes, w.scale, "block"),
             "nvfp4:w4a16": lambda x, w=nvfp4: linear_nvfp4(x, w.codes, w.scale, w.divisor),
