@@ -27,7 +27,9 @@ TITLES = {
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.engine", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.engine", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, by commas: {', '.join(PARTS)}")
     parser.add_argument("--model", type=Path, help="directory of the model; the small real model when left out")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")

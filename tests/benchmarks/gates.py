@@ -166,7 +166,9 @@ def failures(found: dict) -> Iterator[str]:
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gates", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.gates", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--runs", type=int, default=4000, help="repetitions of each cell")
     parser.add_argument("--seed", type=int, default=20261129)
     parser.add_argument("--check", type=int, default=20, help="draws put to the service's own functions as well")
@@ -196,8 +198,9 @@ def main(argv: list[str]) -> int:
         "releases": release_cells(rng, asked.runs),
     }
     published = read_published(PUBLISHED) if PUBLISHED.is_file() else None
-    for cell in found["grid"] if published else ():
-        cell["apart"] = [name for name in COMPARED if apart(cell, published, name, asked.runs)]
+    if published is not None:
+        for cell in found["grid"]:
+            cell["apart"] = [name for name in COMPARED if apart(cell, published, name, asked.runs)]
     found["failures"] = list(failures(found))
     if asked.save:
         asked.save.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

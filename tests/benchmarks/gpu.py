@@ -30,7 +30,7 @@ TITLES = {
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, by commas: {', '.join(PARTS)}")
     parser.add_argument("--dry", action="store_true", help="tiny, on a processor: no figures")
     parser.add_argument("--bandwidth", type=float, default=4.3, help="TB/s that a copy reaches on this GPU")

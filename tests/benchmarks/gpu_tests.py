@@ -54,7 +54,9 @@ def begin(file: Path, log: Path) -> Running:
 
 def main(argv: list[str]) -> int:
     """Runs files and prints what each said, in their order."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu_tests", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.gpu_tests", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--seconds", type=float, required=True, help="until what still runs is interrupted")
     parser.add_argument("files", nargs="+", type=Path, help="test files")
     asked = parser.parse_args(argv)

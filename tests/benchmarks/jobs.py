@@ -143,8 +143,9 @@ def ask(settings: Settings, lm: Any, task: str, documents: list[int]) -> Asked:
     listener = Listener(getattr(lm, method))
     setattr(lm, method, listener)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    evaluate: Any = simple_evaluate  # lm-eval's decorator hides what it takes
     try:
-        simple_evaluate(
+        evaluate(
             model=lm,
             tasks=[task],
             samples={task: documents},
@@ -160,12 +161,13 @@ def ask(settings: Settings, lm: Any, task: str, documents: list[int]) -> Asked:
 
 def hf(settings: Settings, dtype: str, batch: int, model: Any = None) -> Any:
     """lm-eval's own model over the same files; `model`, one that is loaded already, is shared."""
-    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models import huggingface
 
+    made: Any = huggingface.HFLM  # lm-eval's decorator hides what it takes
     if model is None:
         device = "cpu" if settings.device == "auto" else settings.device
-        return HFLM(str(settings.model), device=device, dtype=dtype, batch_size=batch)
-    return HFLM(model.model, tokenizer=model.tokenizer, batch_size=batch)
+        return made(str(settings.model), device=device, dtype=dtype, batch_size=batch)
+    return made(model.model, tokenizer=model.tokenizer, batch_size=batch)
 
 
 def ours(settings: Settings, plan: str, **options: Any) -> Any:

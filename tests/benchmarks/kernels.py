@@ -11,7 +11,9 @@ import time
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.kernels", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.kernels", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--compile-only", action="store_true", required=True, help="compile; run nothing")
     parser.add_argument("--only", default="", help="kernels whose name contains this")
     return parser.parse_args(argv)

@@ -135,7 +135,8 @@ def _contexts(asked: jobs.Asked) -> list[str]:
 
 
 def _engine(settings: Settings, plans: dict[str, str], **options: Any) -> Engine:
-    return Engine.load(settings.model, plans=plans, device=settings.device, **({"kv_tokens": 32768} | options))
+    sizes: dict[str, Any] = {"kv_tokens": 32768} | options
+    return Engine.load(settings.model, plans=plans, device=settings.device, **sizes)
 
 
 def _answers(engine: Engine, requests: Sequence[Any]) -> list[Any]:

@@ -163,13 +163,10 @@ FROM arms a JOIN runs r ON r.id = a.run_id WHERE a.name = 'night' ORDER BY a.id
 """
 
 
-def medians(repeats: int, *works: Callable[[], Any]) -> list[float]:
-    """Median seconds of each work, all in turn."""
-    took: list[list[float]] = [[] for _ in works]
-    for _ in range(repeats):
-        for held, work in zip(took, works, strict=True):
-            held.append(clock(work))
-    return [statistics.median(held) for held in took]
+def medians(repeats: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """Median seconds of each work, in turn."""
+    took = [(clock(ours), clock(theirs)) for _ in range(repeats)]
+    return statistics.median(own for own, _ in took), statistics.median(other for _, other in took)
 
 
 def query_rows(path: Path, repeats: int) -> Iterator[tuple[str, float, float, float]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
@@ -138,14 +138,14 @@ def compare(data: Data, rng: np.random.Generator) -> list[Row]:
     def counted() -> None:
         mcnemar(pandas.crosstab(np.array(data.base), np.array(data.cand)), exact=True)
 
-    peers = {
+    peers: dict[str, tuple[str, float | None]] = {
         next(iter(took)): ("pandas crosstab and statsmodels mcnemar(exact): the p alone", shortest(counted)),
         signals: ("scipy permutation_test, one signal of the three, 1,999 draws", shortest(permuted, 1)),
     }
     whole = sum(took.values())
     return [
         Row(f"compare {ITEMS:,} pairs with all secondary signals", whole, 0.3, note="the sum of what follows"),
-        *(Row(f"  {name}", seconds, None, *peers.get(name, ())) for name, seconds in took.items()),
+        *(Row(f"  {name}", seconds, None, *peers.get(name, ("", None))) for name, seconds in took.items()),
     ]
 
 
@@ -341,13 +341,14 @@ def times(ratio: float) -> str:
 def tabulated(rows: list[Row]) -> Table:
     """Rows as rich prints them."""
     table = Table(show_lines=False)
-    for column, justify in (
-        ("what", "left"),
-        ("ours", "right"),
-        ("target", "right"),
-        ("another", "right"),
-        ("of", "left"),
-    ):
+    columns: dict[str, JustifyMethod] = {
+        "what": "left",
+        "ours": "right",
+        "target": "right",
+        "another": "right",
+        "of": "left",
+    }
+    for column, justify in columns.items():
         table.add_column(column, justify=justify, overflow="fold")
     for row in rows:
         colour = "" if row.target is None else "[green]" if row.reached else "[red]"
