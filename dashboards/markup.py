@@ -43,7 +43,7 @@ STYLE = """<style>
 .ev table.wrapped { min-width: 0; }
 .ev table.wrapped td { vertical-align: top; }
 .ev table.wrapped td { min-width: 4.6rem; }
-.ev table.wrapped td.long { min-width: 15rem; width: 50%; overflow-wrap: anywhere; }
+.ev table.wrapped td.long { min-width: 13.5rem; width: 50%; overflow-wrap: anywhere; white-space: pre-line; }
 .ev table.overview { min-width: 0; }
 .ev table.overview .ev-fault { margin-left: .4rem; }
 .ev table.overview td.name { min-width: 11rem; }

@@ -69,7 +69,7 @@ def unknown_frame(effects: Sequence[Effect]) -> pd.DataFrame:
     for effect in effects:
         if effect.drop is None:
             changes.setdefault(effect.unknown, []).append(charts_arms.effect_name(effect))
-    left = ["; ".join(names) for names in changes.values()]
+    left = ["\n".join(names) for names in changes.values()]
     return pd.DataFrame({"why": frames.text_column(list(changes)), "unknown": pd.Series(left, dtype="string")})
 
 

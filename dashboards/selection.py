@@ -70,7 +70,9 @@ def not_there(key: str, choices: Collection[str], what: str) -> list[str]:
     named = st.query_params.get(key)
     if not named or named in choices:
         return []
-    return [f"The address of this page names {markdown_free(named)}: no {what}. Another is shown; the link may be old."]
+    return [
+        f'The address of this page names "{markdown_free(named)}": no {what}. Another is shown; the link may be old.'
+    ]
 
 
 def _follow(key: str, box: str) -> None:

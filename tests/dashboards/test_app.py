@@ -22,7 +22,7 @@ def test_a_choice_enters_the_address_and_one_that_is_not_there_is_left(run_app, 
     app = run_app(database, candidate="nobody", run="77")
     assert app.query_params["run"] in ("1", ["1"])
     said = [warning.value.replace("\\", "") for warning in app.warning]
-    assert [one.split(": no ")[0].rsplit(" ", 1)[1] for one in said] == ["77", "nobody"]
+    assert [one.split(": no ")[0].rsplit(" ", 1)[1] for one in said] == ['"77"', '"nobody"']
     assert "no run of this database with arms" in said[0] and "no candidate of run 1." in said[1]
     app = choose(app, "Candidate", "kv-fp8-decode")
     assert app.query_params["candidate"] in ("kv-fp8-decode", ["kv-fp8-decode"]) and not app.warning

@@ -27,4 +27,4 @@ def test_a_reason_stands_once_with_all_that_it_leaves_unknown():
     effects = [Effect(changes=changes[n], unknown=why) for n, why in ((0, "no arm"), (1, "no arm"), (2, "no item"))]
     frame = unknown_frame([*effects, Effect(changes=changes[0], drop=0.1)])
     assert frame["why"].tolist() == ["no arm", "no item"]
-    assert frame["unknown"].tolist() == ["decode.kv=fp8; decode.kv=fp8 with prefill.kv=fp8", "prefill.kv=fp8"]
+    assert frame["unknown"].tolist() == ["decode.kv=fp8\ndecode.kv=fp8 with prefill.kv=fp8", "prefill.kv=fp8"]
