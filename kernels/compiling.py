@@ -38,7 +38,8 @@ class Signature:
         constants: Every `tl.constexpr` argument.
         num_warps: Warps of a block.
         num_stages: Depth of the pipeline of loads.
-        needs_fp8: It computes with e4m3 in hardware, which sm_80 does not have.
+        needs_fp8: It is chosen only where hardware computes with e4m3, which sm_80 does not have.
+        lacks_fp8: It is chosen only where hardware does not.
         aligned: Arguments that are multiples of 16 (addresses and sizes), as Triton finds out by itself when it
             launches: loads are of whole vectors then.
     """
@@ -50,11 +51,17 @@ class Signature:
     num_warps: int = 4
     num_stages: int = 3
     needs_fp8: bool = False
+    lacks_fp8: bool = False
     aligned: tuple[str, ...] = ()
 
     def runs_on(self, architecture: int) -> bool:
-        """Whether the hardware has what the kernel needs."""
-        return not self.needs_fp8 or architecture >= FP8_ARCHITECTURE
+        """Whether it is chosen there."""
+        return not (self.lacks_fp8 if architecture >= FP8_ARCHITECTURE else self.needs_fp8)
+
+    @property
+    def family(self) -> str:
+        """Its name without its options, which stand behind a semicolon."""
+        return self.name.partition("; ")[0]
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,11 @@ def compile_for(signature: Signature, architecture: int) -> Compiled:
         architecture: One of ARCHITECTURES.
 
     Raises:
-        CapabilityError: The architecture lacks what the kernel needs, or the signature is not the kernel's.
+        CapabilityError: It is not for this architecture, or the signature is not the kernel's.
     """
     if not signature.runs_on(architecture):
-        raise CapabilityError(f"{signature.name} computes in fp8, which sm_{architecture} does not have")
+        reason = "computes in fp8, which sm_{} does not have" if signature.needs_fp8 else "is for GPUs before sm_{}"
+        raise CapabilityError(f"{signature.name} {reason.format(architecture)}")
     fn = getattr(signature.fn, "compiled", signature.fn)
     types = dict(signature.types) | dict.fromkeys(signature.constants, "constexpr")
     names = fn.arg_names

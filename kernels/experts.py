@@ -1,6 +1,6 @@
 """What products over the experts of a mixture share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -8,23 +8,25 @@ from torch import Tensor
 from evalsvc.errors import CapabilityError
 
 
-def by_expert(x: Tensor, counts: Tensor, products: Sequence[Callable[[Tensor], Tensor]], out: int) -> Tensor:
+def by_expert(x: Tensor, counts: Tensor, product: Callable[..., Tensor], *held: Tensor | None) -> Tensor:
     """Each expert's product over its rows: what the twin of a grouped kernel does.
 
     Args:
         x: Rows in the order of experts. Shape: (rows, in).
         counts: Rows of each. Shape: (experts,).
-        products: One for each expert.
-        out: Outputs of each.
+        product: Takes an expert's rows and its part of each of `held`.
+        held: Weights. Shape: (experts, ...), of the first one (experts, out, ...); None is none of every expert.
 
     Returns:
         fp32. Shape: (rows, out).
     """
-    y = torch.zeros((len(x), out), dtype=torch.float32, device=x.device)
+    assert held[0] is not None
+    y = torch.zeros((len(x), held[0].shape[1]), dtype=torch.float32, device=x.device)
     start = 0
-    for product, count in zip(products, counts.tolist(), strict=True):
+    for expert, count in enumerate(counts.tolist()):
         if count:
-            y[start : start + count] = product(x[start : start + count])
+            own = (part if part is None else part[expert] for part in held)
+            y[start : start + count] = product(x[start : start + count], *own)
         start += count
     return y
 

@@ -8,6 +8,7 @@ On a GPU one kernel stores keys, values and who wrote them, to the bit what torc
 nearest, and codes come from arithmetic on bits that needs no fp8 in hardware.
 """
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,9 +19,11 @@ from .dispatch import ran
 from .fp8 import E4M3_MAX, absmax_scale, quantize_e4m3
 from .int8 import INT8_MAX, quantize_int8
 from .jit import constexpr, jit, tl, to_bf16
-from .page_table import QUERIES, STORED, refuse
+from .page_table import QUERIES, place_problems, refuse, type_problems
+from .paged_launch import scale_kind
 from .paged_parts import BF16, BY_HEAD, BY_TOKEN, E4M3_BYTES, FP32, INT8, NO_SCALE, ONE
 
+_KINDS = {torch.float32: FP32, torch.bfloat16: BF16, torch.uint8: E4M3_BYTES, torch.int8: INT8}
 _LARGEST = {torch.float8_e4m3fn: E4M3_MAX, torch.int8: INT8_MAX}
 _ROUND = {torch.float8_e4m3fn: quantize_e4m3, torch.int8: quantize_int8}
 
@@ -152,14 +155,12 @@ def write_tokens(
     tokens, kv_heads, dim = k.shape
     if tokens == 0:
         return
-    kind = {torch.float32: FP32, torch.bfloat16: BF16, torch.float8_e4m3fn: E4M3_BYTES, torch.int8: INT8}
     keys, values = (p.view(torch.uint8) if p.dtype == torch.float8_e4m3fn else p for p in (k_pages, v_pages))
-    scale = NO_SCALE if k_scale is None else (ONE, BY_HEAD, BY_TOKEN)[k_scale.ndim]
     _write[(tokens, kv_heads)](
         k, v, keys, values, k if k_scale is None else k_scale, v if v_scale is None else v_scale, slots,
         slots if stamps is None else stamps, slots if new is None else new,
         kv_heads, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        **_sizes(dim, v.shape[2]), KIND=kind[k_pages.dtype], SCALE=scale,
+        **_sizes(dim, v.shape[2]), KIND=_KINDS[keys.dtype], SCALE=scale_kind(k_scale),
         LARGEST=_LARGEST.get(k_pages.dtype, 0.0), STAMPED=stamps is not None, num_warps=1,
     )  # fmt: skip
 
@@ -197,15 +198,10 @@ def _check(
     tokens = len(slots)
     held = {"k_pages": k_pages, "v_pages": v_pages, "slots": slots, "stamps": stamps, "new": new}
     held |= {"k_scale": k_scale, "v_scale": v_scale}
-    quantized = k_pages.dtype in _LARGEST
-    found = {
-        f"pages are {k_pages.dtype}; served: {', '.join(map(str, STORED))}": k_pages.dtype not in STORED,
-        f"k_pages are {k_pages.dtype}, v_pages {v_pages.dtype}": k_pages.dtype != v_pages.dtype,
+    found = type_problems(k_pages, v_pages, k_scale, v_scale) | {
         f"k is {k.dtype} and v {v.dtype}; served: {', '.join(map(str, QUERIES))}": {k.dtype, v.dtype} - {*QUERIES}
         != set(),
         f"slots are {slots.dtype}, not torch.int64": slots.dtype != torch.int64,
-        f"{k_pages.dtype} pages need scales of keys and of values": quantized and None in (k_scale, v_scale),
-        f"{k_pages.dtype} pages have no scales": not quantized and (k_scale, v_scale) != (None, None),
         "stamps and what is new of them belong together": (stamps is None) != (new is None),
     }
     for name, x, pages in (("k", k, k_pages), ("v", v, v_pages)):
@@ -216,18 +212,14 @@ def _check(
     shapes = ((), k_pages.shape[1:2], k_pages.shape[:2])
     for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
         if scale is not None:
-            found[f"{name} is {scale.dtype}, not torch.float32"] = scale.dtype != torch.float32
             known = ", ".join(str(tuple(shape)) for shape in shapes)
             found[f"{name} has shape {tuple(scale.shape)}; served: {known}"] = scale.shape not in shapes
     if stamps is not None and new is not None:
         found[f"stamps have shape {tuple(stamps.shape)}"] = tuple(stamps.shape) != (len(k_pages), 2)
         found[f"new stamps have shape {tuple(new.shape)}"] = tuple(new.shape) != (tokens, 2)
         found["stamps are not torch.int32"] = {stamps.dtype, new.dtype} != {torch.int32}
-    for name, tensor in held.items():
-        if tensor is not None:
-            found[f"{name} is not contiguous"] = not tensor.is_contiguous()
-            found[f"{name} is on {tensor.device}, k_pages on {k_pages.device}"] = tensor.device != k_pages.device
-    refuse("kv_write", found)
+    given = {name: tensor for name, tensor in held.items() if tensor is not None}
+    refuse("kv_write", found | place_problems(given, "k_pages", k_pages))
 
 
 def _sizes(dim: int, v_dim: int) -> dict[str, int]:
@@ -236,24 +228,21 @@ def _sizes(dim: int, v_dim: int) -> dict[str, int]:
 
 
 def signatures() -> list[Any]:
-    """Default configurations, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
+    """All that can be chosen, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
     from .compiling import Signature
+    from .paged_cases import HEADS, POINTERS
 
     numbers = dict.fromkeys(("kv_heads", "k_token", "k_head", "v_token", "v_head"), "i32")
-    cases = {
-        "bf16": ("*bf16", BF16, NO_SCALE, 128),
-        "e4m3, scale of a token and head": ("*u8", E4M3_BYTES, BY_TOKEN, 192),
-        "int8, scale of a head": ("*i8", INT8, BY_HEAD, 80),
-    }
+    kinds = {"bf16": (BF16, 0.0), "fp32": (FP32, 0.0), "e4m3": (E4M3_BYTES, E4M3_MAX), "int8": (INT8, INT8_MAX)}
+    scales = {"scale of a head": BY_HEAD, "scale of a token and head": BY_TOKEN}
     found = []
-    for name, (pages, kind, scale, dim) in cases.items():
-        types = dict.fromkeys(("k", "v"), "*bf16") | dict.fromkeys(("k_pages", "v_pages"), pages)
-        types |= dict.fromkeys(("k_scale", "v_scale"), "*fp32" if scale else "*bf16")
-        types |= {"slots": "*i64", "stamps": "*i32", "new": "*i32"}
-        constants = _sizes(dim, min(dim, 128)) | {"KIND": kind, "SCALE": scale, "STAMPED": True}
-        constants["LARGEST"] = 127.0 if kind == INT8 else 448.0
-        signature = Signature(
-            f"kv_write {name}", _write, types | numbers, constants, num_warps=1, num_stages=3, aligned=tuple(types)
-        )
-        found.append(signature)
+    for (word, (kind, largest)), (head, sizes) in product(kinds.items(), HEADS.items()):
+        for scaled, scale in (scales if largest else {"no scale": NO_SCALE}).items():
+            number = "*fp32" if kind == FP32 else "*bf16"
+            types = dict.fromkeys(("k", "v"), number) | dict.fromkeys(("k_pages", "v_pages"), POINTERS[kind])
+            types |= dict.fromkeys(("k_scale", "v_scale"), "*fp32" if scale else number)
+            types |= {"slots": "*i64", "stamps": "*i32", "new": "*i32"}
+            constants = _sizes(*sizes) | {"KIND": kind, "SCALE": scale, "LARGEST": largest, "STAMPED": True}
+            name, aligned = f"kv_write {word}, {scaled}; {head}", tuple(types)
+            found.append(Signature(name, _write, types | numbers, constants, num_warps=1, aligned=aligned))
     return found

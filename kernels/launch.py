@@ -21,6 +21,7 @@ FEW_ROWS = 16
 _BLOCK_OUT = 64
 _PROGRAMS = 256  # two for each multiprocessor of a large GPU
 _MOST_PARTS = 8
+_SUMS = 1024  # that a program adds
 _DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -165,7 +166,18 @@ def add_parts(parts: Tensor) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     out = torch.empty_like(parts[0])
-    size = 1024
     if out.numel():
-        _add_parts[(-(-out.numel() // size),)](parts, out, out.numel(), PARTS=len(parts), SIZE=size, num_warps=4)
+        _add_parts[(-(-out.numel() // _SUMS),)](parts, out, out.numel(), PARTS=len(parts), SIZE=_SUMS, num_warps=4)
     return out
+
+
+def signatures() -> list[Any]:
+    """All that can be chosen, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
+    from .compiling import Signature
+
+    types = {"parts": "*fp32", "out": "*fp32", "size": "i32"}
+    found = []
+    for parts in (2, 4, 8):
+        constants = {"PARTS": parts, "SIZE": _SUMS}
+        found.append(Signature(f"add_parts; {parts}", _add_parts, types, constants, aligned=("parts", "out")))
+    return found

@@ -19,11 +19,12 @@ from evalsvc.errors import CapabilityError
 
 from .compiling import FP8_ARCHITECTURE, Signature
 from .decoding import e4m3_value
-from .experts import by_expert, check_counts
+from .experts import by_expert
 from .fp8 import dequantize_e4m3
 from .fp8_block import BLOCK, blocks_of, expand
 from .jit import constexpr, dot, interpreting, jit, tl, to_bf16
-from .launch import Shape, add_parts, check, cut_rows, shape_for
+from .launch import Shape, shape_for
+from .products import check_product, chosen, launch_product, mean_rows
 from .round_fp8 import round_fp8, round_fp8_torch
 
 Scales = Literal["tensor", "channel", "block"]
@@ -147,9 +148,7 @@ def linear_fp8_torch(
     """The twin of `linear_fp8`."""
     _check(x, codes, scale, per, skipped, counts)
     if counts is not None:
-        held = zip(codes, scale, strict=True)
-        products = [lambda rows, q=q, s=s: linear_fp8_torch(rows, q, s, per, skipped) for q, s in held]
-        return by_expert(x, counts, products, codes.shape[1])
+        return by_expert(x, counts, lambda rows, *held: linear_fp8_torch(rows, *held, per, skipped), codes, scale)
     rounded, x_scale = round_fp8_torch(x, in_groups=per == "block")
     values = dequantize_e4m3(rounded)
     if per != "block":
@@ -169,9 +168,7 @@ def linear_fp8_w8a16_torch(
     """The twin of `linear_fp8_w8a16`."""
     _check(x, codes, scale, per, 0, counts, blocks=False)
     if counts is not None:
-        held = zip(codes, scale, strict=True)
-        products = [lambda rows, q=q, s=s: linear_fp8_w8a16_torch(rows, q, s, per) for q, s in held]
-        return by_expert(x, counts, products, codes.shape[1])
+        return by_expert(x, counts, lambda rows, *held: linear_fp8_w8a16_torch(rows, *held, per), codes, scale)
     return x.float() @ (dequantize_e4m3(codes) * scale).bfloat16().float().T
 
 
@@ -193,32 +190,11 @@ def _launch(
     rows, inputs = x.shape
     out = codes.shape[-2]
     fp8 = kind != W8A16 and native(x.device)
-    shape = fp8_shape(rows if counts is None else -(-rows // len(counts)), out, inputs, kind, fp8)
-    y = torch.empty((shape.parts if shape.split else 1, rows, out), dtype=torch.float32, device=x.device)
-    if rows == 0:
-        return y[0]
-    n_tiles, tiles = cut_rows(rows, shape.rows, counts, x_scale)
-    _linear[(n_tiles, -(-out // shape.out), len(y))](
-        x if kind == W8A16 else x.view(torch.uint8),
-        x_scale,
-        codes.view(torch.uint8),
-        scale,
-        y,
-        *tiles,
-        rows,
-        out,
-        inputs,
-        skipped,
-        scale.shape[-2] if per != "tensor" else 1,
-        KIND=kind,
-        ONE_SCALE=per == "tensor",
-        NATIVE=fp8,
-        GROUPED=counts is not None,
-        **shape.constants,
-        num_warps=shape.warps,
-        num_stages=shape.stages,
-    )
-    return add_parts(y)
+    shape = fp8_shape(mean_rows(rows, counts), out, inputs, kind, fp8)
+    operands = x if kind == W8A16 else x.view(torch.uint8), x_scale, codes.view(torch.uint8), scale
+    numbers = skipped, scale.shape[-2] if per != "tensor" else 1
+    constants = {"KIND": kind, "ONE_SCALE": per == "tensor", "NATIVE": fp8} | shape.constants
+    return launch_product(_linear, shape, rows, out, inputs, counts, operands, numbers, **constants)
 
 
 def native(device: torch.device) -> bool:
@@ -240,41 +216,34 @@ def fp8_shape(rows: int, out: int, inputs: int, kind: int, native: bool) -> Shap
 def _check(
     x: Tensor, codes: Tensor, scale: Tensor, per: Scales, skipped: int, counts: Tensor | None, blocks: bool = True
 ) -> None:
-    of = () if counts is None else ("experts",)
     inputs, out = x.shape[-1], codes.shape[-2]
     scales = {"tensor": (1,), "channel": (out, 1), "block": (blocks_of(out + skipped), blocks_of(inputs))}
     if per not in scales or (per == "block" and not blocks):
         raise CapabilityError(f"linear_fp8: scales per {per} are not among those that this product takes")
     if not 0 <= skipped < BLOCK or (skipped and per != "block"):
         raise CapabilityError(f"linear_fp8: {skipped} rows skipped; only blocks skip rows, and fewer than {BLOCK}")
-    sizes = check(
-        "linear_fp8",
-        x=(x, ("rows", "in"), ("bf16",)),
-        codes=(codes, (*of, "out", "in"), ("fp8",)),
-        scale=(scale, (*of, *scales[per]), ("fp32",)),
-    )
-    check_counts("linear_fp8", x, counts, sizes)
+    weights = {"codes": (codes, ("out", "in"), ("fp8",)), "scale": (scale, scales[per], ("fp32",))}
+    check_product("linear_fp8", x, counts, **weights)
 
 
 def signatures() -> list[Signature]:
-    """What is launched by default: an 8B model's largest matrices, few rows and many."""
+    """All that can be chosen."""
     made = []
-    for rows, size in ((1, "few_rows"), (512, "many_rows")):
-        for kind, word in ((W8A8, "w8a8"), (W8A8_BLOCK, "w8a8:block128"), (W8A16, "w8a16")):
-            for native in (True, False) if kind != W8A16 else (False,):
-                form = ":native" if native else ""
-                made.append(_signature(f"linear_fp8:{word}{form}:{size}", kind, native, rows, False))
-    made.append(_signature("linear_fp8:w8a8:native:experts:few_rows", W8A8, True, 1, True))
-    made.append(_signature("linear_fp8:w8a8:block128:native:experts:many_rows", W8A8_BLOCK, True, 512, True))
+    for kind, word in ((W8A8, "w8a8"), (W8A8_BLOCK, "w8a8:block128"), (W8A16, "w8a16")):
+        for native in (True, False) if kind != W8A16 else (False,):
+            for one_scale in (True, False) if kind != W8A8_BLOCK else (False,):
+                name = f"linear_fp8:{word}{':tensor' * one_scale}{':native' * native}"
+                made += _signatures(name, kind, native, one_scale)
     return made
 
 
-def _signature(name: str, kind: int, native: bool, rows: int, grouped: bool) -> Signature:
-    shape = fp8_shape(rows, 4096, 14336, kind, native)
-    tile, x = "*i32" if grouped else "*fp32", "*bf16" if kind == W8A16 else "*u8"
-    types = {"x": x, "x_scale": "*fp32", "codes": "*u8", "scale": "*fp32", "y": "*fp32"}
-    types |= {"tile_expert": tile, "tile_first": tile, "tile_end": tile}
-    types |= dict.fromkeys(("rows", "out", "inputs", "skipped", "scale_rows"), "i32")
-    constants = {"KIND": kind, "ONE_SCALE": False, "NATIVE": native, "GROUPED": grouped} | shape.constants
-    aligned = tuple(n for n in types if n not in ("rows", "skipped", "scale_rows"))
-    return Signature(name, _linear, types, constants, shape.warps, shape.stages, needs_fp8=native, aligned=aligned)
+def _signatures(name: str, kind: int, native: bool, one_scale: bool) -> list[Signature]:
+    types = {"x": "*bf16" if kind == W8A16 else "*u8", "x_scale": "*fp32", "codes": "*u8", "scale": "*fp32"}
+    constants = {"KIND": kind, "ONE_SCALE": one_scale, "NATIVE": native}
+    return [
+        case.signature(
+            name, _linear, types, ("skipped", "scale_rows"), native, not native and kind != W8A16,
+            **constants, **case.shape.constants,
+        )
+        for case in chosen(lambda rows, out, inputs: fp8_shape(rows, out, inputs, kind, native))
+    ]  # fmt: skip

@@ -13,10 +13,10 @@ from torch import Tensor
 from evalsvc.errors import CapabilityError
 
 from .compiling import Signature
-from .experts import by_expert, check_counts
+from .experts import by_expert
 from .int4 import ZERO_DTYPE, int4_values
-from .launch import check
-from .linear_nibbles import ASYMMETRIC, SYMMETRIC, ZEROS, linear_nibbles, nibble_shape, signature
+from .linear_nibbles import ASYMMETRIC, SYMMETRIC, ZEROS, linear_nibbles, nibble_signatures
+from .products import check_product
 
 
 def linear_int4(
@@ -48,35 +48,24 @@ def linear_int4_torch(
     """The twin of `linear_int4`."""
     _check(x, packed, scale, offset, counts)
     if counts is not None:
-        held = zip(packed, scale, [None] * len(packed) if offset is None else offset, strict=True)
-        return by_expert(x, counts, [lambda rows, of=of: linear_int4_torch(rows, *of) for of in held], packed.shape[1])
+        return by_expert(x, counts, linear_int4_torch, packed, scale, offset)
     return x.float() @ int4_values(packed, scale, offset).bfloat16().float().T
 
 
 def _check(x: Tensor, packed: Tensor, scale: Tensor, offset: Tensor | None, counts: Tensor | None) -> None:
-    of = () if counts is None else ("experts",)
-    tensors = {"x": (x, ("rows", "in"), ("bf16",)), "packed": (packed, (*of, "out", x.shape[-1] // 8), ("int32",))}
-    tensors["scale"] = (scale, (*of, "out", "groups"), ("bf16", "fp16"))
+    weights = {"packed": (packed, ("out", x.shape[-1] // 8), ("int32",))}
+    weights["scale"] = (scale, ("out", "groups"), ("bf16", "fp16"))
     if offset is not None:
-        tensors["offset"] = (offset, (*of, "out", "groups"), ("bf16", "int16"))
-    sizes = check("linear_int4", **tensors)
+        weights["offset"] = (offset, ("out", "groups"), ("bf16", "int16"))
+    sizes = check_product("linear_int4", x, counts, **weights)
     if sizes["groups"] == 0 or sizes["in"] % (8 * sizes["groups"]):
         raise CapabilityError(
             f"linear_int4: {sizes['groups']} groups do not cut {sizes['in']} inputs into multiples of 8"
         )
-    check_counts("linear_int4", x, counts, sizes)
 
 
 def signatures() -> list[Signature]:
-    """What is launched by default: an 8B model's largest matrices, few rows and many."""
-    few, many = nibble_shape(1, 4096, 14336), nibble_shape(512, 4096, 14336)
-    return [
-        signature("linear_int4:g128:sym:few_rows", SYMMETRIC, 128, few, False),
-        signature("linear_int4:g128:sym:many_rows", SYMMETRIC, 128, many, False),
-        signature("linear_int4:g32:asym:few_rows", ASYMMETRIC, 32, few, False),
-        signature("linear_int4:g32:asym:many_rows", ASYMMETRIC, 32, many, False),
-        signature("linear_int4:g128:sym:experts:few_rows", SYMMETRIC, 128, few, True),
-        signature("linear_int4:g128:asym:experts:many_rows", ASYMMETRIC, 128, many, True),
-        signature("linear_int4:g128:zeros:few_rows", ZEROS, 128, few, False),
-        signature("linear_int4:g128:zeros:many_rows", ZEROS, 128, many, False),
-    ]
+    """All that can be chosen but for groups: the smallest and the largest that plans have, and no power of two."""
+    kinds = {"sym": SYMMETRIC, "asym": ASYMMETRIC, "zeros": ZEROS}
+    cases = [(32, "asym"), (40, "zeros"), *((128, word) for word in kinds)]
+    return [s for g, word in cases for s in nibble_signatures(f"linear_int4:g{g}:{word}", kinds[word], g)]

@@ -6,18 +6,21 @@
 What is not finite in a token makes its scale NaN. Sums are whole numbers, so tiles and parts change nothing.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from evalsvc.errors import CapabilityError
 
 from .compiling import Signature
-from .experts import by_expert, check_counts
+from .experts import by_expert
 from .fp8 import absmax_scale
 from .int8 import INT8_MAX, quantize_int8
 from .int8_product import int8_product
 from .jit import constexpr, jit, tl
-from .launch import BLOCK, check, cut_rows, shape_for
+from .launch import Shape, shape_for
+from .products import check_product, chosen, launch_product, mean_rows
 
 _MOST_INPUTS = 2**17  # whose products fit int32
 
@@ -88,37 +91,16 @@ def linear_int8(x: Tensor, codes: Tensor, scale: Tensor, counts: Tensor | None =
     x_scale, rounded = _rounded(x)
     rows, inputs = x.shape
     out = codes.shape[-2]
-    shape = shape_for(rows if counts is None else -(-rows // len(counts)), out, inputs)
-    y = torch.empty((rows, out), dtype=torch.float32, device=x.device)
-    if rows == 0:
-        return y
-    n_tiles, tiles = cut_rows(rows, shape.rows, counts, x_scale)
-    _linear[(n_tiles, -(-out // shape.out))](
-        rounded,
-        x_scale,
-        codes,
-        scale,
-        y,
-        *tiles,
-        rows,
-        out,
-        inputs,
-        GROUPED=counts is not None,
-        ROWS=shape.rows,
-        OUT=shape.out,
-        STEP=BLOCK,
-        num_warps=shape.warps,
-        num_stages=shape.stages,
-    )
-    return y
+    shape = _shape(mean_rows(rows, counts), out, inputs)
+    operands = rounded, x_scale, codes, scale
+    return launch_product(_linear, shape, rows, out, inputs, counts, operands, **_constants(shape))
 
 
 def linear_int8_torch(x: Tensor, codes: Tensor, scale: Tensor, counts: Tensor | None = None) -> Tensor:
     """The twin of `linear_int8`."""
     _check(x, codes, scale, counts)
     if counts is not None:
-        products = [lambda rows, of=of: linear_int8_torch(rows, *of) for of in zip(codes, scale, strict=True)]
-        return by_expert(x, counts, products, codes.shape[1])
+        return by_expert(x, counts, linear_int8_torch, codes, scale)
     x_scale, rounded = _rounded(x)
     return int8_product(rounded, codes).float() * x_scale * scale.squeeze(-1)
 
@@ -129,29 +111,23 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(x: Tensor, codes: Tensor, scale: Tensor, counts: Tensor | None) -> None:
-    of = () if counts is None else ("experts",)
-    sizes = check(
-        "linear_int8",
-        x=(x, ("rows", "in"), ("bf16",)),
-        codes=(codes, (*of, "out", "in"), ("int8",)),
-        scale=(scale, (*of, "out", 1), ("fp32",)),
-    )
+    weights = {"codes": (codes, ("out", "in"), ("int8",)), "scale": (scale, ("out", 1), ("fp32",))}
+    sizes = check_product("linear_int8", x, counts, **weights)
     if sizes["in"] >= _MOST_INPUTS:
         raise CapabilityError(f"linear_int8: sums over {sizes['in']} inputs may not fit int32")
-    check_counts("linear_int8", x, counts, sizes)
+
+
+def _shape(rows: int, out: int, inputs: int) -> Shape:
+    """As `launch.shape_for`, in one part."""
+    return replace(shape_for(rows, out, inputs), parts=1, split=False)
+
+
+def _constants(shape: Shape) -> dict[str, int]:
+    return {"ROWS": shape.rows, "OUT": shape.out, "STEP": shape.step}
 
 
 def signatures() -> list[Signature]:
-    """What is launched by default: few rows, many, and experts'."""
-    made = []
-    for name, rows, grouped in (("few_rows", 1, False), ("many_rows", 512, False), ("experts:few_rows", 1, True)):
-        shape, tile = shape_for(rows, 4096, 14336), "*i32" if grouped else "*fp32"
-        types = {"x": "*i8", "x_scale": "*fp32", "codes": "*i8", "scale": "*fp32", "y": "*fp32"}
-        types |= {"tile_expert": tile, "tile_first": tile, "tile_end": tile}
-        types |= {"rows": "i32", "out": "i32", "inputs": "i32"}
-        constants = {"GROUPED": grouped, "ROWS": shape.rows, "OUT": shape.out, "STEP": BLOCK}
-        aligned = tuple(n for n in types if n != "rows")
-        made.append(
-            Signature(f"linear_int8:{name}", _linear, types, constants, shape.warps, shape.stages, aligned=aligned)
-        )
-    return made
+    """All that can be chosen."""
+    types = {"x": "*i8", "x_scale": "*fp32", "codes": "*i8", "scale": "*fp32"}
+    cases = [case for case in chosen(_shape) if "split" not in case.name]
+    return [case.signature("linear_int8", _linear, types, **_constants(case.shape)) for case in cases]

@@ -7,13 +7,13 @@ and `linear_nvfp4.py` say what a value is. Tiles are held transposed, outputs fi
 that tensor cores read from registers, and few rows are their narrow side.
 """
 
-import torch
 from torch import Tensor
 
 from .compiling import Signature
 from .decoding import e2m1_value, e4m3_value
 from .jit import constexpr, dot, jit, tl, to_bf16
-from .launch import Shape, add_parts, cut_rows, shape_for
+from .launch import Shape, shape_for
+from .products import chosen, launch_product, mean_rows
 
 SYMMETRIC, ASYMMETRIC, E2M1, ZEROS = 0, 1, 2, 3
 
@@ -107,29 +107,9 @@ def linear_nibbles(
     """
     rows, inputs = x.shape
     out, group = words.shape[-2], inputs // scale.shape[-1]
-    shape = nibble_shape(rows if counts is None else -(-rows // len(counts)), out, inputs)
-    y = torch.empty((shape.parts if shape.split else 1, rows, out), dtype=torch.float32, device=x.device)
-    if rows == 0:
-        return y[0]
-    n_tiles, tiles = cut_rows(rows, shape.rows, counts, x)
-    _linear[(n_tiles, -(-out // shape.out), len(y))](
-        x,
-        words,
-        scale,
-        scale if offset is None else offset,
-        y,
-        *tiles,
-        rows,
-        out,
-        inputs,
-        GROUP=group,
-        KIND=kind,
-        GROUPED=counts is not None,
-        **shape.constants,
-        num_warps=shape.warps,
-        num_stages=shape.stages,
-    )
-    return add_parts(y)
+    shape, least = nibble_shape(mean_rows(rows, counts), out, inputs), scale if offset is None else offset
+    constants = {"GROUP": group, "KIND": kind} | shape.constants
+    return launch_product(_linear, shape, rows, out, inputs, counts, (x, words, scale, least), **constants)
 
 
 def nibble_shape(rows: int, out: int, inputs: int) -> Shape:
@@ -137,12 +117,11 @@ def nibble_shape(rows: int, out: int, inputs: int) -> Shape:
     return shape_for(rows, out, inputs, many_step=64)
 
 
-def signature(name: str, kind: int, group: int, shape: Shape, grouped: bool) -> Signature:
-    """One configuration, for `compiling`."""
+def nibble_signatures(name: str, kind: int, group: int) -> list[Signature]:
+    """The product of one kind in all shapes, for `compiling`."""
     scale = {E2M1: "*u8", ZEROS: "*fp16"}.get(kind, "*bf16")
-    tile = "*i32" if grouped else "*bf16"
-    types = {"x": "*bf16", "words": "*i32", "scale": scale, "offset": "*i16" if kind == ZEROS else scale, "y": "*fp32"}
-    types |= {"tile_expert": tile, "tile_first": tile, "tile_end": tile, "rows": "i32", "out": "i32", "inputs": "i32"}
-    constants = {"GROUP": group, "KIND": kind, "GROUPED": grouped} | shape.constants
-    aligned = tuple(name for name in types if name != "rows")
-    return Signature(name, _linear, types, constants, shape.warps, shape.stages, aligned=aligned)
+    types = {"x": "*bf16", "words": "*i32", "scale": scale, "offset": "*i16" if kind == ZEROS else scale}
+    return [
+        case.signature(name, _linear, types, GROUP=group, KIND=kind, **case.shape.constants)
+        for case in chosen(nibble_shape)
+    ]

@@ -15,10 +15,10 @@ from torch import Tensor
 from evalsvc.errors import CapabilityError
 
 from .compiling import Signature
-from .experts import by_expert, check_counts
-from .launch import check
-from .linear_nibbles import E2M1, linear_nibbles, nibble_shape, signature
+from .experts import by_expert
+from .linear_nibbles import E2M1, linear_nibbles, nibble_signatures
 from .nvfp4 import BLOCK, nvfp4_values, round_nvfp4
+from .products import check_product
 
 
 def linear_nvfp4(x: Tensor, codes: Tensor, scale: Tensor, divisor: Tensor, counts: Tensor | None = None) -> Tensor:
@@ -48,8 +48,7 @@ def linear_nvfp4_torch(
     """The twin of `linear_nvfp4`."""
     _check(x, codes, scale, divisor, counts)
     if counts is not None:
-        held = zip(codes, scale, divisor, strict=True)
-        return by_expert(x, counts, [lambda rows, of=of: linear_nvfp4_torch(rows, *of) for of in held], codes.shape[1])
+        return by_expert(x, counts, linear_nvfp4_torch, codes, scale, divisor)
     return x.float() @ nvfp4_values(codes, scale).float().T / divisor
 
 
@@ -74,22 +73,19 @@ def _divisors(divisor: Tensor, counts: Tensor | None, rows: int) -> Tensor:
 
 
 def _check(x: Tensor, codes: Tensor, scale: Tensor, divisor: Tensor, counts: Tensor | None) -> None:
-    of = () if counts is None else ("experts",)
     inputs = x.shape[-1]
     if inputs % BLOCK:
         raise CapabilityError(f"linear_nvfp4: x has {inputs} inputs; blocks of {BLOCK} do not fill them")
-    tensors = {"x": (x, ("rows", "in"), ("bf16",)), "codes": (codes, (*of, "out", inputs // 2), ("uint8",))}
-    tensors["scale"] = (scale, (*of, "out", inputs // BLOCK), ("fp8",))
-    sizes = check("linear_nvfp4", **tensors, divisor=(divisor, (*of, 1), ("fp32",)))
-    check_counts("linear_nvfp4", x, counts, sizes)
+    check_product(
+        "linear_nvfp4",
+        x,
+        counts,
+        codes=(codes, ("out", inputs // 2), ("uint8",)),
+        scale=(scale, ("out", inputs // BLOCK), ("fp8",)),
+        divisor=(divisor, (1,), ("fp32",)),
+    )
 
 
 def signatures() -> list[Signature]:
-    """What is launched by default: an 8B model's largest matrices, few rows and many."""
-    few, many = nibble_shape(1, 4096, 14336), nibble_shape(512, 4096, 14336)
-    return [
-        signature("linear_nvfp4:few_rows", E2M1, BLOCK, few, False),
-        signature("linear_nvfp4:many_rows", E2M1, BLOCK, many, False),
-        signature("linear_nvfp4:experts:few_rows", E2M1, BLOCK, few, True),
-        signature("linear_nvfp4:experts:many_rows", E2M1, BLOCK, many, True),
-    ]
+    """All that can be chosen."""
+    return nibble_signatures("linear_nvfp4", E2M1, BLOCK)

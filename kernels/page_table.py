@@ -213,29 +213,44 @@ def check_pages(
     scales = {name: scale for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)) if scale is not None}
     refuse(kernel, {f"{name} has {t.ndim} dimensions, not 3": t.ndim != 3 for name, t in tensors.items()})
     slots, kv_heads, head_dim = k_pages.shape
-    quantized = k_pages.dtype not in QUERIES
-    found = {
-        f"q is {q.dtype}; served: {', '.join(map(str, QUERIES))}": q.dtype not in QUERIES,
-        f"pages are {k_pages.dtype}; served: {', '.join(map(str, STORED))}": k_pages.dtype not in STORED,
-        f"k_pages are {k_pages.dtype}, v_pages {v_pages.dtype}": k_pages.dtype != v_pages.dtype,
+    found = {f"q is {q.dtype}; served: {', '.join(map(str, QUERIES))}": q.dtype not in QUERIES}
+    found |= type_problems(k_pages, v_pages, k_scale, v_scale)
+    found |= {
         f"v_pages have shape {tuple(v_pages.shape)}, k_pages {tuple(k_pages.shape)}": v_pages.shape[:2]
         != (slots, kv_heads),
         f"q has head_dim {q.shape[2]}, k_pages {head_dim}": q.shape[2] != head_dim,
         f"{q.shape[1]} heads are no multiple of {kv_heads} KV heads": q.shape[1] % kv_heads != 0,
         f"{slots} slots are no whole pages of {PAGE}": slots % PAGE != 0,
-        f"{k_pages.dtype} pages need scales of keys and of values": quantized and len(scales) != 2,
-        f"{k_pages.dtype} pages have no scales": not quantized and len(scales) != 0,
     }
     shapes = ((), (kv_heads,), (slots, kv_heads))
     for name, scale in scales.items():
         found[f"{name} has shape {tuple(scale.shape)}; served: {shapes}"] = tuple(scale.shape) not in shapes
-        found[f"{name} is {scale.dtype}, not torch.float32"] = scale.dtype != torch.float32
     if len(scales) == 2:
         found["k_scale and v_scale differ in shape"] = scales["k_scale"].shape != scales["v_scale"].shape
-    for name, tensor in (tensors | scales).items():
-        found[f"{name} is on {tensor.device}, q on {q.device}"] = tensor.device != q.device
+    refuse(kernel, found | place_problems(tensors | scales, "q", q))
+
+
+def type_problems(k_pages: Tensor, v_pages: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> dict[str, bool]:
+    """What `refuse` refuses of the types of pages and of their scales."""
+    quantized, scales = k_pages.dtype not in QUERIES, {"k_scale": k_scale, "v_scale": v_scale}
+    given = {name: scale for name, scale in scales.items() if scale is not None}
+    found = {
+        f"pages are {k_pages.dtype}; served: {', '.join(map(str, STORED))}": k_pages.dtype not in STORED,
+        f"k_pages are {k_pages.dtype}, v_pages {v_pages.dtype}": k_pages.dtype != v_pages.dtype,
+        f"{k_pages.dtype} pages need scales of keys and of values": quantized and len(given) != 2,
+        f"{k_pages.dtype} pages have no scales": not quantized and len(given) != 0,
+    }
+    wrong = {name: scale.dtype != torch.float32 for name, scale in given.items()}
+    return found | {f"{name} is {given[name].dtype}, not torch.float32": is_wrong for name, is_wrong in wrong.items()}
+
+
+def place_problems(tensors: Mapping[str, Tensor], first: str, beside: Tensor) -> dict[str, bool]:
+    """What `refuse` refuses of where tensors lie: on another device than the one called `first`, or not contiguous."""
+    found = {}
+    for name, tensor in tensors.items():
+        found[f"{name} is on {tensor.device}, {first} on {beside.device}"] = tensor.device != beside.device
         found[f"{name} is not contiguous"] = not tensor.is_contiguous()
-    refuse(kernel, found)
+    return found
 
 
 def check_options(

@@ -16,6 +16,7 @@ Where stamps are given, each slot's tag and position are compared with what the 
 first head: `evalsvc.kernels.stamps`.
 """
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from .dispatch import ran
 from .jit import constexpr, jit, tl, to_bf16
 from .page_table import PAGE, Guarding, PageTable, check_launch, refuse
-from .paged_launch import CASES, constants_of, parts, pointers, switches
+from .paged_launch import constants_of, head_sides, is_long, pointers, switches
 from .paged_parts import (
     LOG2_E,
     MASKED,
@@ -255,41 +256,32 @@ def _check(table: PageTable, *rest: Any) -> None:
     refuse("paged_decode", {"a request has more than one query, or none: paged_prefill serves it": not table.decodes})
 
 
-def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool) -> dict[str, int]:
+def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) -> dict[str, int]:
     """Sides of tiles, however pages are held. Products in fp32 have no tensor cores: small tiles stay in registers."""
-    d, d_rest = parts(dim)
-    v, v_rest = parts(v_dim)
-    rows = min(max(16, 1 << (group - 1).bit_length()), _MOST_ROWS)
-    sides = {"GROUP": group, "ROWS": rows, "KEYS": 16 if wide else 64}
-    if not wide and d + d_rest + v + v_rest > 256:
-        sides["KEYS"] //= 2
-    return sides | {"DIM": dim, "D": d, "D_REST": d_rest, "V_DIM": v_dim, "V": v, "V_REST": v_rest}
+    sides = head_sides(dim, v_dim)
+    rows = 16 if wide else min(max(16, 1 << (group - 1).bit_length()), _MOST_ROWS)
+    keys = 16 if wide else 32 if is_long(sides) else 64
+    return sides | {"GROUP": group, "ROWS": rows, "KEYS": keys}
 
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that keep two blocks on a processor and spill nothing."""
-    return {"num_warps": 4, "num_stages": 2 if constants["WIDE"] else 3}
+    warps = 8 if constants["ROWS"] > 16 and is_long(constants) else 4
+    return {"num_warps": warps, "num_stages": 2 if constants["WIDE"] else 3}
 
 
 def signatures() -> list[Any]:
-    """Default configurations, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
-    from .compiling import Signature
+    """All that can be chosen, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
+    from .paged_cases import HEADS, case_signatures, cases
 
-    numbers = dict.fromkeys(("columns", "kv_heads", "splits", "window"), "i32") | {"scaling": "fp32", "softcap": "fp32"}
     results = {"sums": "*fp32", "peaks": "*fp32", "totals": "*fp32"}
-    found = []
-    for case in CASES:
-        constants = case.constants(sizes) | {"SPLIT": SPLIT, "WHOLE": False, "blocks": 1}
-        types = case.pointers() | results
-        options = _options(constants)
-        aligned = tuple(types)
-        found.append(
-            Signature(
-                f"paged_decode {case.name}", _attend, types | numbers, constants, **options, needs_fp8=case.needs_fp8,
-                aligned=aligned,
-            )
-        )  # fmt: skip
-    return [*found, merging_signature("paged_decode merge, window, sinks", 128, True)]
+    numbers = dict.fromkeys(("columns", "kv_heads", "splits", "window"), "i32") | {"scaling": "fp32", "softcap": "fp32"}
+    some, compiled = cases(tiles_by_group=True), {"SPLIT": SPLIT, "WHOLE": False}
+    found = case_signatures("paged_decode", _attend, some, sizes, _options, results, numbers, **compiled)
+    for (head, (_, v_dim)), fp32 in product(HEADS.items(), (False, True)):
+        name = f"paged_decode merge, {'fp32' if fp32 else 'bf16'}; {head}, all options"
+        found.append(merging_signature(name, v_dim, True, fp32))
+    return found
 
 
 def _merged(v_dim: int) -> int:
@@ -297,13 +289,13 @@ def _merged(v_dim: int) -> int:
     return 16 if v_dim <= 256 else 8
 
 
-def merging_signature(name: str, v_dim: int, options: bool) -> Any:
+def merging_signature(name: str, v_dim: int, options: bool, fp32: bool = False) -> Any:
     """The merge of splits in one configuration."""
     from .compiling import Signature
 
-    constants = {"SPLIT": SPLIT, "MERGED": _merged(v_dim), "V_DIM": v_dim, "V": v_dim, "FP32": False}
-    constants |= {"WINDOWED": options, "SINKS": options}
+    constants = {"SPLIT": SPLIT, "MERGED": _merged(v_dim), "V_DIM": v_dim}
+    constants |= {"V": 1 << (v_dim - 1).bit_length(), "FP32": fp32, "WINDOWED": options, "SINKS": options}
     types = dict.fromkeys(("sums", "peaks", "totals"), "*fp32")
-    types |= {"lengths": "*i32", "sinks": "*bf16", "out": "*bf16"}
+    types |= {"lengths": "*i32"} | dict.fromkeys(("sinks", "out"), "*fp32" if fp32 else "*bf16")
     numbers = dict.fromkeys(("heads", "splits", "window"), "i32")
     return Signature(name, _merge, types | numbers, constants, aligned=tuple(types))

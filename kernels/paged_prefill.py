@@ -19,11 +19,12 @@ from torch import Tensor
 from .dispatch import ran
 from .jit import constexpr, jit, tl
 from .page_table import PAGE, Guarding, PageTable, check_launch
-from .paged_launch import CASES, constants_of, parts, pointers, switches
+from .paged_launch import constants_of, head_sides, is_long, pointers, switches
 from .paged_parts import (
     BY_TOKEN,
     E4M3,
     E4M3_BYTES,
+    INT8,
     MASKED,
     attend_block,
     finish,
@@ -162,44 +163,36 @@ def paged_prefill_torch(
     return torch.cat(rows) if rows else q.new_empty((*q.shape[:2], v_pages.shape[2]))
 
 
-def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool) -> dict[str, int]:
+def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) -> dict[str, int]:
     """Sides of tiles. Products in fp32 have no tensor cores: their tiles are small, to stay in registers.
 
-    So are those of long heads whose codes are decoded from bytes.
+    So are those of long heads held as codes, which are decoded in registers: fewer keys at once where tensor cores take
+    64 rows, fewer rows where they take 16.
     """
-    d, d_rest = parts(dim)
-    v, v_rest = parts(v_dim)
-    rows = _MOST_ROWS
+    sides = head_sides(dim, v_dim)
+    rows, keys = _MOST_ROWS, 32
     if wide:
-        rows = min(max(16, 1 << (group - 1).bit_length()), rows)
-    elif kind == E4M3_BYTES and d + d_rest + v + v_rest > 256:
-        rows //= 2
-    sides = {"GROUP": group, "ROWS": rows, "KEYS": 16 if wide else 32, "TILE": max(rows // group, 1)}
-    return sides | {"DIM": dim, "D": d, "D_REST": d_rest, "V_DIM": v_dim, "V": v, "V_REST": v_rest}
+        rows, keys = 16, 16
+    elif kind in (E4M3, E4M3_BYTES, INT8) and is_long(sides):
+        rows, keys = (rows, 16) if fp8 else (rows // 2, keys)
+    return sides | {"GROUP": group, "ROWS": rows, "KEYS": keys, "TILE": max(rows // group, 1)}
 
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that spill nothing."""
     if constants["WIDE"]:
         return {"num_warps": 4, "num_stages": 3}
-    much = constants["KIND"] >= E4M3_BYTES or sum(constants[name] for name in ("D", "D_REST", "V", "V_REST")) > 256
+    much = constants["KIND"] >= E4M3_BYTES or is_long(constants)
     if not much and constants["KIND"] == E4M3 and constants["SCALE"] == BY_TOKEN:
         return {"num_warps": 8, "num_stages": 2}  # four warps spill on sm_90, three stages on sm_100
     return {"num_warps": 8 if much else 4, "num_stages": 3}
 
 
 def signatures() -> list[Any]:
-    """Default configurations, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
-    from .compiling import Signature
+    """All that can be chosen, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
+    from .paged_cases import case_signatures, cases
 
+    tables = dict.fromkeys(("starts", "tile_requests", "tile_firsts"), "*i32")
     numbers = dict.fromkeys(("columns", "kv_heads", "window"), "i32") | {"scaling": "fp32", "softcap": "fp32"}
-    found = []
-    for case in CASES:
-        constants = case.constants(sizes) | {"blocks": 1}
-        types = case.pointers() | dict.fromkeys(("starts", "tile_requests", "tile_firsts"), "*i32")
-        options = _options(constants)
-        name, aligned = f"paged_prefill {case.name}", tuple(types)
-        found.append(
-            Signature(name, _attend, types | numbers, constants, **options, needs_fp8=case.needs_fp8, aligned=aligned)
-        )
-    return found
+    some = cases(tiles_by_group=False)
+    return case_signatures("paged_prefill", _attend, some, sizes, _options, tables, numbers)

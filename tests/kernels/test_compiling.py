@@ -1,13 +1,18 @@
 """What kernels take on GPUs that are not here: read from machine code, and no default configuration spills."""
 
 import dataclasses
+import re
 
 import pytest
+import torch
 import triton
 import triton.language as tl
 
 from evalsvc.errors import CapabilityError
+from evalsvc.kernels import paged_prefill
 from evalsvc.kernels.compiling import ARCHITECTURES, Signature, compile_for, every_signature
+from evalsvc.kernels.paged_cases import cases
+from evalsvc.kernels.paged_launch import constants_of, switches
 
 
 @triton.jit
@@ -51,20 +56,57 @@ def test_a_kernel_that_needs_fp8_is_refused_where_there_is_none():
     assert compile_for(signature, 90).fits
 
 
+def test_a_kernel_that_is_chosen_where_there_is_no_fp8_is_refused_where_there_is():
+    before = dataclasses.replace(SUMS, lacks_fp8=True)
+    assert [before.runs_on(architecture) for architecture in ARCHITECTURES] == [True, False, False]
+    with pytest.raises(CapabilityError, match="sums is for GPUs before sm_90"):
+        compile_for(before, 90)
+
+
 def test_a_signature_that_is_not_its_kernels_is_refused():
     with pytest.raises(CapabilityError, match="sums: its signature and its kernel differ in SIZE"):
         compile_for(dataclasses.replace(SUMS, constants={}), 90)
 
 
-def test_every_kernels_configurations_have_names_of_their_own():
-    names = [signature.name for signature in every_signature()]
-    assert len(names) >= 20 and len(names) == len(set(names))
+def test_every_configuration_has_a_name_of_its_own_and_its_kernels_arguments():
+    every = every_signature()
+    assert len({signature.name for signature in every}) == len(every)
+    for signature in every:
+        names = getattr(signature.fn, "compiled", signature.fn).arg_names
+        assert sorted(names) == sorted([*signature.types, *signature.constants]), signature.name
+        assert set(signature.aligned) <= set(signature.types)
+
+
+HEADS = ("head 64", "head 80", "head 128", "heads 192 and 128", "head 256")
+CODED = [f"{held}, scale of a {whose}" for held in ("e4m3", "e4m3 as bytes", "int8", "int8 without fp8")
+         for whose in ("head", "token and head")]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("kernel", ["paged_decode", "paged_prefill"])
+def test_attention_over_pages_is_compiled_for_all_that_a_gpu_can_be_asked(kernel, architecture):
+    there = {s.family.removeprefix(f"{kernel} ") for s in every_signature() if s.runs_on(architecture)}
+    old = architecture < 89
+    held = ["bf16", "fp32", *(name for name in CODED if ("as bytes" in name or "without" in name) == old)]
+    assert {f"{name}, {head}" for name in held for head in HEADS} <= there
+
+
+def test_what_the_table_compiles_is_what_is_launched():
+    """The cases' constants are worked out without tensors; those of a launch with them."""
+    q, pages = torch.zeros(2, 8, 256, dtype=torch.bfloat16), torch.zeros(16, 2, 256, dtype=torch.int8)
+    launched = constants_of(q, pages, pages, torch.ones(16, 2), paged_prefill.sizes) | switches(None, None, None, None)
+    case = next(c for c in cases(False) if c.name == "int8, scale of a token and head, head 256; tags")
+    assert case.constants(paged_prefill.sizes) == launched | {"GUARDED": True, "blocks": 1}
+
+
+HARD = re.compile(r"paged_\w+ (e4m3|int8)[\w ]*, scale of a token and head, head 256(, 64 queries a key)?; all")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "every"), [(80, 4), (90, 2), (100, 4)])
-def test_no_default_configuration_spills(architecture, every):
-    """Some of them; the table of `python -m tests.benchmarks.kernels --compile-only` has all."""
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_default_configuration_spills(architecture):
+    """The hardest and some others; the table of `python -m tests.benchmarks.kernels --compile-only` has all."""
     served = [s for s in every_signature() if s.runs_on(architecture)]
-    found = [compile_for(signature, architecture) for signature in served[::every]]
-    assert found and [kernel for kernel in found if not kernel.fits] == []
+    some = [s for i, s in enumerate(served) if i % 37 == 0 or HARD.match(s.name)]
+    found = [compile_for(signature, architecture) for signature in some]
+    assert len(found) >= 10 and [kernel for kernel in found if not kernel.fits] == []
