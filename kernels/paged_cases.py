@@ -2,7 +2,7 @@
 
 One scale for a tensor is read as one for each head is, from another address: it has no case of its own. Of the options
 the default is compiled and all four; of queries a head of keys a few, and as many as the largest tile has where they
-choose its size.
+choose its size: in decode of bf16.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,13 +86,13 @@ def cases(tiles_by_group: bool) -> Iterator[Case]:
     """All of them, and some of queries and pages of unlike width.
 
     Args:
-        tiles_by_group: Whether queries a head of keys choose a tile's size, where products are not in fp32.
+        tiles_by_group: Whether queries a head of keys choose a tile's size, where pages are in bf16.
     """
     for held, head in product(_HELD, HEADS):
         queries = FP32 if held[1] == FP32 else BF16
         for scale in _scales(held[1]):
             yield from (_case(held, head, scale, _FEW, options, queries) for options in _OPTIONS)
-            if tiles_by_group and queries == BF16:
+            if tiles_by_group and held[1] == BF16:
                 yield _case(held, head, scale, _MANY, "all options", queries)
     for held, head in product(_HELD, ("head 128", "head 256")):
         queries = BF16 if held[1] == FP32 else FP32

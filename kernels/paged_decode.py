@@ -27,6 +27,8 @@ from .jit import constexpr, jit, tl, to_bf16
 from .page_table import PAGE, Guarding, PageTable, check_launch, refuse
 from .paged_launch import constants_of, head_sides, is_long, pointers, switches
 from .paged_parts import (
+    BF16,
+    BY_TOKEN,
     LOG2_E,
     MASKED,
     attend_block,
@@ -40,7 +42,6 @@ from .paged_parts import (
 from .paged_reference import attend_request
 
 SPLIT = 512
-_MOST_ROWS = 64
 _PAGE, _LOG2_E, _MASKED = constexpr(PAGE), constexpr(LOG2_E), constexpr(MASKED)
 _NONE = constexpr(2147483647)
 
@@ -257,17 +258,21 @@ def _check(table: PageTable, *rest: Any) -> None:
 
 
 def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) -> dict[str, int]:
-    """Sides of tiles, however pages are held. Products in fp32 have no tensor cores: small tiles stay in registers."""
+    """Sides of tiles. Products in fp32 have no tensor cores, and codes are decoded in registers: fewer rows fit."""
     sides = head_sides(dim, v_dim)
-    rows = 16 if wide else min(max(16, 1 << (group - 1).bit_length()), _MOST_ROWS)
+    most = 64 if kind == BF16 and not wide else 16
+    rows = min(max(16, 1 << (group - 1).bit_length()), most)
     keys = 16 if wide else 32 if is_long(sides) else 64
     return sides | {"GROUP": group, "ROWS": rows, "KEYS": keys}
 
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that keep two blocks on a processor and spill nothing."""
-    warps = 8 if constants["ROWS"] > 16 and is_long(constants) else 4
-    return {"num_warps": warps, "num_stages": 2 if constants["WIDE"] else 3}
+    if constants["WIDE"]:
+        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 2}
+    long = is_long(constants)
+    stages = 2 if long and constants["SCALE"] == BY_TOKEN else 3
+    return {"num_warps": 8 if long and constants["ROWS"] > 16 else 4, "num_stages": stages}
 
 
 def signatures() -> list[Any]:
