@@ -148,7 +148,7 @@ def linear_fp8_torch(
     """The twin of `linear_fp8`."""
     _check(x, codes, scale, per, skipped, counts)
     if counts is not None:
-        return by_expert(x, counts, lambda rows, *held: linear_fp8_torch(rows, *held, per, skipped), codes, scale)
+        return by_expert(x, counts, lambda rows, q, s: linear_fp8_torch(rows, q, s, per, skipped), codes, scale)
     rounded, x_scale = round_fp8_torch(x, in_groups=per == "block")
     values = dequantize_e4m3(rounded)
     if per != "block":
@@ -168,7 +168,7 @@ def linear_fp8_w8a16_torch(
     """The twin of `linear_fp8_w8a16`."""
     _check(x, codes, scale, per, 0, counts, blocks=False)
     if counts is not None:
-        return by_expert(x, counts, lambda rows, *held: linear_fp8_w8a16_torch(rows, *held, per), codes, scale)
+        return by_expert(x, counts, lambda rows, q, s: linear_fp8_w8a16_torch(rows, q, s, per), codes, scale)
     return x.float() @ (dequantize_e4m3(codes) * scale).bfloat16().float().T
 
 
@@ -194,7 +194,7 @@ def _launch(
     operands = x if kind == W8A16 else x.view(torch.uint8), x_scale, codes.view(torch.uint8), scale
     numbers = skipped, scale.shape[-2] if per != "tensor" else 1
     constants = {"KIND": kind, "ONE_SCALE": per == "tensor", "NATIVE": fp8} | shape.constants
-    return launch_product(_linear, shape, rows, out, inputs, counts, operands, numbers, **constants)
+    return launch_product(_linear, shape, rows, out, inputs, counts, operands, constants, numbers)
 
 
 def native(device: torch.device) -> bool:
@@ -240,10 +240,8 @@ def signatures() -> list[Signature]:
 def _signatures(name: str, kind: int, native: bool, one_scale: bool) -> list[Signature]:
     types = {"x": "*bf16" if kind == W8A16 else "*u8", "x_scale": "*fp32", "codes": "*u8", "scale": "*fp32"}
     constants = {"KIND": kind, "ONE_SCALE": one_scale, "NATIVE": native}
+    numbers, lacks_fp8 = ("skipped", "scale_rows"), not native and kind != W8A16
     return [
-        case.signature(
-            name, _linear, types, ("skipped", "scale_rows"), native, not native and kind != W8A16,
-            **constants, **case.shape.constants,
-        )
+        case.signature(name, _linear, types, constants | case.shape.constants, numbers, native, lacks_fp8)
         for case in chosen(lambda rows, out, inputs: fp8_shape(rows, out, inputs, kind, native))
-    ]  # fmt: skip
+    ]

@@ -93,7 +93,7 @@ def linear_int8(x: Tensor, codes: Tensor, scale: Tensor, counts: Tensor | None =
     out = codes.shape[-2]
     shape = _shape(mean_rows(rows, counts), out, inputs)
     operands = rounded, x_scale, codes, scale
-    return launch_product(_linear, shape, rows, out, inputs, counts, operands, **_constants(shape))
+    return launch_product(_linear, shape, rows, out, inputs, counts, operands, _constants(shape))
 
 
 def linear_int8_torch(x: Tensor, codes: Tensor, scale: Tensor, counts: Tensor | None = None) -> Tensor:
@@ -130,4 +130,4 @@ def signatures() -> list[Signature]:
     """All that can be chosen."""
     types = {"x": "*i8", "x_scale": "*fp32", "codes": "*i8", "scale": "*fp32"}
     cases = [case for case in chosen(_shape) if "split" not in case.name]
-    return [case.signature("linear_int8", _linear, types, **_constants(case.shape)) for case in cases]
+    return [case.signature("linear_int8", _linear, types, _constants(case.shape)) for case in cases]

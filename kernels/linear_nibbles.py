@@ -109,7 +109,7 @@ def linear_nibbles(
     out, group = words.shape[-2], inputs // scale.shape[-1]
     shape, least = nibble_shape(mean_rows(rows, counts), out, inputs), scale if offset is None else offset
     constants = {"GROUP": group, "KIND": kind} | shape.constants
-    return launch_product(_linear, shape, rows, out, inputs, counts, (x, words, scale, least), **constants)
+    return launch_product(_linear, shape, rows, out, inputs, counts, (x, words, scale, least), constants)
 
 
 def nibble_shape(rows: int, out: int, inputs: int) -> Shape:
@@ -121,7 +121,5 @@ def nibble_signatures(name: str, kind: int, group: int) -> list[Signature]:
     """The product of one kind in all shapes, for `compiling`."""
     scale = {E2M1: "*u8", ZEROS: "*fp16"}.get(kind, "*bf16")
     types = {"x": "*bf16", "words": "*i32", "scale": scale, "offset": "*i16" if kind == ZEROS else scale}
-    return [
-        case.signature(name, _linear, types, GROUP=group, KIND=kind, **case.shape.constants)
-        for case in chosen(nibble_shape)
-    ]
+    constants = {"GROUP": group, "KIND": kind}
+    return [case.signature(name, _linear, types, constants | case.shape.constants) for case in chosen(nibble_shape)]

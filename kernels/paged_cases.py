@@ -16,7 +16,6 @@ from .paged_parts import BF16, BY_HEAD, BY_TOKEN, E4M3, E4M3_BYTES, FP32, INT8, 
 
 POINTERS = {FP32: "*fp32", BF16: "*bf16", E4M3: "*fp8e4nv", E4M3_BYTES: "*u8", INT8: "*i8"}
 """Triton's type of pages, by how they are held."""
-FINDINGS = dict.fromkeys(("stamps", "expected", "faults", "sound"), "*i32")
 HEADS = {
     "head 64": (64, 64),
     "head 80": (80, 80),
@@ -77,9 +76,10 @@ class Case:
     def pointers(self) -> dict[str, str]:
         """Triton's types of the tensors that every kernel over pages takes."""
         number = POINTERS[self.queries]
-        found = dict.fromkeys(("q", "sinks", "out"), number) | dict.fromkeys(("k", "v"), POINTERS[self.kind])
-        found |= dict.fromkeys(("k_scale", "v_scale"), "*fp32" if self.scale else number)
-        return found | dict.fromkeys(("pages", "lengths"), "*i32") | FINDINGS
+        scale = "*fp32" if self.scale else number
+        found = {"q": number, "sinks": number, "out": number, "k_scale": scale, "v_scale": scale}
+        found |= {"k": POINTERS[self.kind], "v": POINTERS[self.kind]}
+        return found | dict.fromkeys(("pages", "lengths", "stamps", "expected", "faults", "sound"), "*i32")
 
 
 def cases(tiles_by_group: bool) -> Iterator[Case]:
@@ -133,11 +133,11 @@ def case_signatures(
     """
     found = []
     for case in some:
-        types, compiled = case.pointers() | pointers, case.constants(sizes) | constants
+        types, compiled = {**case.pointers(), **pointers}, case.constants(sizes) | constants
         signature = Signature(
             f"{kernel} {case.name}",
             fn,
-            types | numbers,
+            {**types, **numbers},
             compiled,
             needs_fp8=case.fp8 is True,
             lacks_fp8=case.fp8 is False,

@@ -29,6 +29,7 @@ from .paged_launch import constants_of, head_sides, is_long, pointers, switches
 from .paged_parts import (
     BF16,
     BY_TOKEN,
+    FP32,
     LOG2_E,
     MASKED,
     attend_block,
@@ -262,14 +263,14 @@ def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) ->
     sides = head_sides(dim, v_dim)
     most = 64 if kind == BF16 and not wide else 16
     rows = min(max(16, 1 << (group - 1).bit_length()), most)
-    keys = 16 if wide else 32 if is_long(sides) else 64
+    keys = 16 if wide else 32 if is_long(sides) or (sides["D_REST"] and kind != BF16) else 64
     return sides | {"GROUP": group, "ROWS": rows, "KEYS": keys}
 
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that keep two blocks on a processor and spill nothing."""
     if constants["WIDE"]:
-        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 2}
+        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 2 if constants["KIND"] == FP32 else 1}
     long = is_long(constants)
     stages = 2 if long and constants["SCALE"] == BY_TOKEN else 3
     return {"num_warps": 8 if long and constants["ROWS"] > 16 else 4, "num_stages": stages}

@@ -24,6 +24,7 @@ from .paged_parts import (
     BY_TOKEN,
     E4M3,
     E4M3_BYTES,
+    FP32,
     INT8,
     MASKED,
     attend_block,
@@ -180,6 +181,8 @@ def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) ->
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that spill nothing."""
+    if constants["WIDE"] and constants["KIND"] != FP32:
+        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 1}
     if constants["WIDE"]:
         return {"num_warps": 4, "num_stages": 3}
     much = constants["KIND"] >= E4M3_BYTES or is_long(constants)
@@ -192,7 +195,7 @@ def signatures() -> list[Any]:
     """All that can be chosen, for compiling without a GPU: `evalsvc.kernels.compiling.Signature`."""
     from .paged_cases import case_signatures, cases
 
-    tables = dict.fromkeys(("starts", "tile_requests", "tile_firsts"), "*i32")
+    tables: dict[str, str] = dict.fromkeys(("starts", "tile_requests", "tile_firsts"), "*i32")
     numbers = dict.fromkeys(("columns", "kv_heads", "window"), "i32") | {"scaling": "fp32", "softcap": "fp32"}
     some = cases(tiles_by_group=False)
     return case_signatures("paged_prefill", _attend, some, sizes, _options, tables, numbers)

@@ -43,8 +43,8 @@ def launch_product(
     inputs: int,
     counts: Tensor | None,
     operands: tuple[Tensor, ...],
+    constants: Mapping[str, Any],
     numbers: tuple[int, ...] = (),
-    **constants: Any,
 ) -> Tensor:
     """Launches a product over tiles of rows and of outputs, and over parts of the inputs where they are split.
 
@@ -56,8 +56,8 @@ def launch_product(
         inputs: Inputs.
         counts: Rows of each expert, where there are experts.
         operands: Activations and weights.
+        constants: What is compiled in, but whether there are experts.
         numbers: What else the kernel takes.
-        constants: What is compiled in.
 
     Returns:
         fp32. Shape: (rows, out).
@@ -93,10 +93,10 @@ class Chosen:
         kernel: str,
         fn: Any,
         operands: Mapping[str, str],
+        constants: Mapping[str, Any],
         numbers: tuple[str, ...] = (),
         needs_fp8: bool = False,
         lacks_fp8: bool = False,
-        **constants: Any,
     ) -> Signature:
         """The kernel so launched, for `compiling`; arguments as in `launch_product`, types of operands as Triton's."""
         tile = "*i32" if self.grouped else "*fp32"
