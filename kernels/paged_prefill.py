@@ -181,13 +181,16 @@ def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) ->
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that spill nothing."""
-    if constants["WIDE"] and constants["KIND"] != FP32:
-        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 1}
-    if constants["WIDE"]:
+    if constants["WIDE"] and constants["KIND"] == FP32 and constants["FP32"]:
         return {"num_warps": 4, "num_stages": 3}
-    much = constants["KIND"] >= E4M3_BYTES or is_long(constants)
-    if not much and constants["KIND"] == E4M3 and constants["SCALE"] == BY_TOKEN:
+    if constants["WIDE"]:
+        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 1}
+    kind, by_token = constants["KIND"], constants["SCALE"] == BY_TOKEN
+    much = kind >= E4M3_BYTES or is_long(constants)
+    if not much and kind == E4M3 and by_token:
         return {"num_warps": 8, "num_stages": 2}  # four warps spill on sm_90, three stages on sm_100
+    if kind == E4M3_BYTES and by_token and constants["DIM"] <= 64:
+        return {"num_warps": 4, "num_stages": 3}  # with eight the assembler holds itself to 128 registers and spills
     return {"num_warps": 8 if much else 4, "num_stages": 3}
 
 
