@@ -280,7 +280,7 @@ def signatures() -> list[Any]:
         found.append(
             Signature(
                 f"index_ranks {name}", _rank, types | numbers, constants, needs_fp8=kind == E4M3,
-                aligned=tuple(types), **_OPTIONS,
+                lacks_fp8=kind == E4M3_BYTES, aligned=tuple(types), **_OPTIONS,
             )
         )  # fmt: skip
     return found

@@ -284,7 +284,8 @@ def signatures() -> list[Any]:
         title = f"latent_decode {name}"
         found.append(
             Signature(
-                title, _attend, types | numbers, constants, needs_fp8=kind == E4M3, aligned=tuple(types),
+                title, _attend, types | numbers, constants, needs_fp8=kind == E4M3,
+                lacks_fp8=kind == E4M3_BYTES, aligned=tuple(types),
                 **_OPTIONS,
             )
         )  # fmt: skip

@@ -267,7 +267,7 @@ def signatures() -> list[Any]:
         found.append(
             Signature(
                 f"latent_prefill {name}", _expand, types | numbers, constants, needs_fp8=kind == E4M3,
-                aligned=tuple(types), **_OPTIONS,
+                lacks_fp8=kind == E4M3_BYTES, aligned=tuple(types), **_OPTIONS,
             )
         )  # fmt: skip
     return found

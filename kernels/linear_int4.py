@@ -16,7 +16,7 @@ from .compiling import Signature
 from .experts import by_expert
 from .int4 import ZERO_DTYPE, int4_values
 from .linear_nibbles import ASYMMETRIC, SYMMETRIC, ZEROS, linear_nibbles, nibble_signatures
-from .products import check_product
+from .products import Weights, check_product
 
 
 def linear_int4(
@@ -53,7 +53,7 @@ def linear_int4_torch(
 
 
 def _check(x: Tensor, packed: Tensor, scale: Tensor, offset: Tensor | None, counts: Tensor | None) -> None:
-    weights = {"packed": (packed, ("out", x.shape[-1] // 8), ("int32",))}
+    weights: dict[str, Weights] = {"packed": (packed, ("out", x.shape[-1] // 8), ("int32",))}
     weights["scale"] = (scale, ("out", "groups"), ("bf16", "fp16"))
     if offset is not None:
         weights["offset"] = (offset, ("out", "groups"), ("bf16", "int16"))
