@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from evalsvc.engine.requests import GenerateRequest, RollingRequest
 from evalsvc.suites.base import Asked
 
+_COUNTED = {"0": "no", "1": "one"}
+
 
 class Beginner(Protocol):
     """Who knows how a prompt begins."""
@@ -70,6 +72,10 @@ def in_words(begun: Mapping[str, Any] | None) -> str | None:
     """All of it in one line; None where nobody knows."""
     if not begun:
         return None
-    each = [f"{prompts:,} with {count}" for count, prompts in begun["prompts"].items()]
+    each = [f"{prompts:,} with {_COUNTED.get(count, count)}" for count, prompts in begun["prompts"].items()]
+    if not each:
+        return None
+    several = "s" * (next(iter(begun["prompts"])) not in _COUNTED)
+    each[0] += f" beginning-of-sequence token{several}"
     adds = "adds one to" if begun["tokenizer_adds"] else "adds none to"
-    return f"begin {', '.join(each)} beginning-of-sequence tokens (the tokenizer {adds} plain text)" if each else None
+    return f"{', '.join(each)} (the tokenizer {adds} plain text)"

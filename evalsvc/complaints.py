@@ -1,6 +1,8 @@
 """What is wrong with something that a person wrote, as sentences: the place, what is wanted, what stands there."""
 
 import difflib
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -14,6 +16,7 @@ from evalsvc.complained import Place, Spot, is_model, members, placed, spot_of, 
 Written = Callable[[Place], str | None]
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+_LONGEST_NAME = 60
 ADDRESS_PATTERN = r"^[^\s@]+@[^\s@]+$"
 _PATTERNS = {
     NAME_PATTERN: "a name that begins with a letter or digit and goes on with these and . _ + -",
@@ -29,6 +32,7 @@ _WANTED = {
     "tuple": "a list",
     "dict": "a mapping, `{KEY: VALUE}`",
 }
+_NUMBER = re.compile(r"(-?(?:0|[1-9]\d*))(\.\d+)?(?:[eE]([-+]?\d+))?", re.ASCII)
 _BOUNDS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -104,9 +108,20 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+def dotted(place: Place, *, hidden: bool = False) -> str:
+    """A place as people read it; where values are hidden, keys that are no names are too: they may be values."""
+    return ".".join(
+        "(not shown)" if hidden and isinstance(part, str) and not _is_name(part) else str(part) for part in place
+    )
+
+
+def _is_name(key: str) -> bool:
+    return len(key) <= _LONGEST_NAME and re.match(NAME_PATTERN, key) is not None
+
+
 def _mistake(held: Sequence[tuple[Spot, ErrorDetails]], written: Written | None, *, shown: bool) -> Mistake:
     spot, detail = held[0]
-    key = ".".join(map(str, spot.place))
+    key = dotted(spot.place, hidden=not shown)
     match detail["type"]:
         case "missing":
             return Mistake(spot.place, f"key '{key}' is missing")
@@ -116,11 +131,11 @@ def _mistake(held: Sequence[tuple[Spot, ErrorDetails]], written: Written | None,
             return Mistake(spot.place, f"unknown key '{key}'{_hint(str(spot.place[-1]), _keys(spot.kinds))}", True)
         case "invalid_key":
             return Mistake(spot.place, f"key '{key}' is no text; put it in quotes", True)
-    text = _own(detail, spot) or _wanting(held, written, shown=shown)
+    text = _own(detail, spot, told=shown) or _wanting(held, written, shown=shown)
     return Mistake(spot.place, f"'{key}': {text}" if key else text)
 
 
-def _own(detail: ErrorDetails, spot: Spot) -> str | None:
+def _own(detail: ErrorDetails, spot: Spot, *, told: bool) -> str | None:
     """Complaints that name what is wrong without `wants`."""
     about = detail.get("ctx", {})
     match detail["type"]:
@@ -130,9 +145,10 @@ def _own(detail: ErrorDetails, spot: Spot) -> str | None:
             tag = detail["input"][_tag_key(detail)]
             known = [str(one) for kind in spot.kinds for one in tags(kind)]
             near = difflib.get_close_matches(str(tag), known, n=1)
-            if near:
-                return f"{_tag_key(detail)} {shown(tag)} is not known; did you mean '{near[0]}'?"
-            return f"{_tag_key(detail)} {shown(tag)} is none of {', '.join(known)}"
+            named = f"{_tag_key(detail)} {shown(tag)}" if told else _tag_key(detail)
+            return (
+                f"{named} is not known; did you mean '{near[0]}'?" if near else f"{named} is none of {', '.join(known)}"
+            )
         case "too_short":
             count, least = about["actual_length"], about["min_length"]
             return f"holds {count} entr{'y' if count == 1 else 'ies'} and needs at least {least}"
@@ -153,7 +169,7 @@ def _wanting(held: Sequence[tuple[Spot, ErrorDetails]], written: Written | None,
     text = f"wants {' or '.join(wanted)}"
     if not shown:
         return text
-    return f"{text}, not {_as_written(spot.place, given, written)}{_remedy(wanted, given, spot)}"
+    return f"{text}, not {_as_written(spot.place, given, written)}{_remedy(wanted, given, spot, written)}"
 
 
 def _wanted(detail: ErrorDetails, spot: Spot) -> str:
@@ -183,27 +199,35 @@ def _as_written(place: Place, given: object, written: Written | None) -> str:
     return text if isinstance(given, float) else f"{text}, which YAML reads as {known}"
 
 
-def _remedy(wanted: Sequence[str], given: object, spot: Spot) -> str:
+def _remedy(wanted: Sequence[str], given: object, spot: Spot, written: Written | None) -> str:
     if "a text" in wanted and not isinstance(given, list | dict):
         return "; put it in quotes"
     if wanted == ["a list"] and isinstance(given, str) and len(given) <= 60:
         inner = [one for kind in spot.kinds for argument in get_args(kind) for one in members(argument)]
         texts = any(one is str or get_origin(one) is Literal for one in inner)
         return f"; write [{given}]" if texts else ""
-    if any("number" in one for one in wanted) and isinstance(given, str) and _is_number(given):
-        return "; leave the quotes out"
+    if any("number" in one for one in wanted) and isinstance(given, str):
+        quoted = written is None or written(spot.place) is None
+        return _as_number(given, whole="a whole number" in wanted, yaml=written is not None, quoted=quoted)
     if isinstance(given, str) and wanted[0].startswith("one of "):
         near = difflib.get_close_matches(given, wanted[0].removeprefix("one of ").split(", "), n=1)
         return f"; did you mean '{near[0]}'?" if near else ""
     return ""
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _as_number(text: str, *, whole: bool, yaml: bool, quoted: bool) -> str:
+    """What makes a number of a text that spells one; YAML takes a power of ten for one with a point and a sign only."""
+    spelt = _NUMBER.fullmatch(text)
+    if spelt is None or not math.isfinite(float(text)) or (whole and not float(text).is_integer()):
+        return ""
+    digits, fraction, power = spelt.groups()
+    if not yaml or power is None or (fraction and power[0] in "+-"):
+        return "" if whole and (fraction or power) else "; leave the quotes out"
+    plain = shown(int(float(text)) if whole else float(text))
+    with_point = f"{digits}{fraction or '.0'}e{power if power[0] in '+-' else f'+{power}'}"
+    forms = [plain] * ("e" not in plain and len(plain) <= 20) + [with_point] * (not whole)
+    why = "leave the quotes out and" if quoted else f"YAML takes {text} for a text,"
+    return f"; {why} write {' or '.join(forms)}" if forms else ""
 
 
 def _hint(key: str, known: Sequence[str]) -> str:

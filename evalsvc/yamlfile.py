@@ -1,6 +1,6 @@
 """YAML files that people write: read into a pydantic model, every complaint one sentence with file and line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from evalsvc.complained import Place
 from evalsvc.complaints import mistakes, said, shown
 from evalsvc.errors import ConfigError
 from evalsvc.filekinds import CASES, first_object, refuse_another
+from evalsvc.yamltraps import refuse_traps
 
 Model = TypeVar("Model", bound=BaseModel)
 _HINTS = {
@@ -19,7 +20,6 @@ _HINTS = {
     "cannot start any token": "a text that begins with it stands in quotes",
     "another document": "a file holds one, without `---` between",
 }
-_MOST = 1_000_000  # values that a file may stand for, where its aliases repeat them
 
 
 def read_model(path: str | Path, model: type[Model], *, missing: str = "") -> Model:
@@ -31,11 +31,12 @@ def read_model(path: str | Path, model: type[Model], *, missing: str = "") -> Mo
         missing: What a person can do where there is no such file.
 
     Raises:
-        ConfigError: Unreadable, not YAML, a key twice, or not such a model. Names file, line and key.
+        ConfigError: Unreadable, not YAML, a key twice, a number that YAML reads as another, or not such a model. Names
+            file, line and key.
     """
     text = text_of(path, missing)
     refuse_another(path, first_object(text), _kind_of(model))
-    data, root = _parse(text, path)
+    data, root = _parse(text, path, unshown=getattr(model, "unshown", ()))
     refuse_another(path, data, _kind_of(model))
     if not isinstance(data, dict):
         holds = "is empty" if data is None else f"holds {shown(data)} and no keys"
@@ -49,7 +50,7 @@ def read_list(path: str | Path, model: type[Model]) -> list[tuple[int, Model]]:
     Raises:
         ConfigError: As `read_model`, or no list.
     """
-    data, root = _parse(text_of(path), path)
+    data, root = _parse(text_of(path), path, finite=True)
     refuse_another(path, data, CASES)
     if not isinstance(data, list) or not isinstance(root, yaml.SequenceNode):
         holds = "is empty" if data is None else f"holds {shown(data)} and no list"
@@ -94,14 +95,15 @@ def text_of(path: str | Path, missing: str = "") -> str:
         raise ConfigError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
 
 
-def _parse(text: str, path: str | Path) -> tuple[object, yaml.Node | None]:
+def _parse(
+    text: str, path: str | Path, *, unshown: Sequence[str] = (), finite: bool = False
+) -> tuple[object, yaml.Node | None]:
     try:
         loader = yaml.SafeLoader(text)
         try:
             root = loader.get_single_node()
             if root is not None:
-                _refuse_swollen(root, path)
-                _refuse_duplicates(root, path, set())
+                refuse_traps(root, path, unshown=unshown, finite=finite)
             return (None if root is None else loader.construct_document(root)), root
         finally:
             loader.dispose()
@@ -116,45 +118,6 @@ def _parse(text: str, path: str | Path) -> tuple[object, yaml.Node | None]:
         raise ConfigError(f"{path}: is no YAML that can be read: it is nested too deep") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: is no YAML: {str(error).splitlines()[0]}") from None
-
-
-def _refuse_swollen(root: yaml.Node, path: str | Path) -> None:
-    """Refuses aliases that hold themselves, or that stand for far more than was written."""
-    sizes: dict[int, int | None] = {}
-
-    def size(node: yaml.Node) -> int:
-        if id(node) in sizes:
-            known = sizes[id(node)]
-            if known is None:
-                raise ConfigError(f"{path}:{node.start_mark.line + 1}: an alias stands inside what it stands for")
-            return known
-        sizes[id(node)] = None
-        inner = node.value if isinstance(node, yaml.SequenceNode) else ()
-        if isinstance(node, yaml.MappingNode):
-            inner = [part for pair in node.value for part in pair]
-        sizes[id(node)] = total = 1 + sum(map(size, inner))
-        return total
-
-    if (total := size(root)) > max(_MOST, 10 * len(sizes)):
-        raise ConfigError(f"{path}: its aliases stand for {total:,} values, of which {_MOST:,} are read at most")
-
-
-def _refuse_duplicates(node: yaml.Node, path: str | Path, seen: set[int]) -> None:
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and key.value in lines:
-                raise ConfigError(f"{path}:{line}: key '{key.value}' stands already in line {lines[key.value]}")
-            if isinstance(key, yaml.ScalarNode):
-                lines[key.value] = line
-            _refuse_duplicates(value, path, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_duplicates(value, path, seen)
 
 
 def _steps(node: yaml.Node | None, place: Place) -> Iterator[tuple[yaml.Node, yaml.Node]]:

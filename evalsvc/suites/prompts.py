@@ -6,6 +6,7 @@ model's chat template, needs no prefix.
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -130,7 +131,7 @@ def _lines(path: Path, kind: type[RowT]) -> Iterator[tuple[int, RowT]]:
 
 def _row(line: str, kind: type[RowT], where: str) -> RowT:
     try:
-        return kind.model_validate(json.loads(line, object_pairs_hook=_once))
+        return kind.model_validate(_DECODER.decode(line))
     except ValidationError as error:
         raise ConfigError(f"{where}: {first_mistake(error, kind)}") from error
     except json.JSONDecodeError as error:
@@ -149,6 +150,17 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key {key!r} stands twice in one object")
         made[key] = value
     return made
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON; write a finite one, or a text in quotes")
+
+
+def _finite(digits: str) -> float:
+    return number if math.isfinite(number := float(digits)) else _refuse(digits)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
 
 
 def prefixes_of(path: Path, cases: Sequence[tuple[int, Case]]) -> dict[str, str]:

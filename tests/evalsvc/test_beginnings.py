@@ -33,7 +33,7 @@ def test_every_prompt_is_counted_by_how_it_begins():
         "1 of 7 prompts begin without the beginning-of-sequence token that the tokenizer adds to plain text",
     ]
     assert in_words(found) == (
-        "begin 1 with 0, 4 with 1, 2 with 2 beginning-of-sequence tokens (the tokenizer adds one to plain text)"
+        "1 with no beginning-of-sequence token, 4 with one, 2 with 2 (the tokenizer adds one to plain text)"
     )
 
 

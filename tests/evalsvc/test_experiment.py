@@ -187,6 +187,15 @@ def test_a_sentence_of_ours_stands_alone(load):
         ("name: a: b\n", "a text with `: ` in it stands in quotes"),
         ("name: a\n---\nname: b\n", "but found another document; a file holds one"),
         ("1: 2\n", ":1: key '1' is no text; put it in quotes"),
+        (
+            "name: e\narms:\n  base: {plan: w=bf16}\n  on: {plan: w=fp8}\n",
+            ":4: key 'arms.on' is no text (YAML reads it as a truth value); put it in quotes",
+        ),
+        (
+            "name: e\narms:\n  base: {plan: w=bf16}\n  2026-01-02: {plan: w=fp8}\n",
+            ":4: key 'arms.2026-01-02' is no text (YAML reads it as a date); put it in quotes",
+        ),
+        ("name: e\nseed: 0_1\n", ":2: 'seed': 0_1 is 1 to YAML; write it in digits alone"),
         ("[" * 5000, "is nested too deep"),
     ],
 )

@@ -43,6 +43,44 @@ def test_an_alpha_that_is_no_error_rate(tmp_path, value):
     assert refusal(tmp_path, f"name: p\nalpha: {value}\n").startswith(":2: 'alpha'")
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("1:30", "90"), ("1_0", "10"), ("010", "8"), ("-010", "-8"), ("1:30.5", "90.5"), ("!!int '010'", "8")],
+)
+def test_a_number_that_yaml_reads_as_another_is_refused(tmp_path, written, read):
+    """A margin of 1:30 would be one of 90 points, under which nothing is REGRESSED."""
+    said = refusal(tmp_path, f"name: p\nmargins:\n  - suite: a\n    margin_points: {written}\n")
+    number = written.removeprefix("!!int ").strip("'")
+    assert said.startswith(f":4: 'margins.0.margin_points': {number} is {read} to YAML; write it in digits alone")
+
+
+@pytest.mark.parametrize("written", ["0", "0.5", "00.5", "10", "0x10", "1.0e+1"])
+def test_a_number_that_is_plain_is_read(tmp_path, written):
+    path = tmp_path / "p.yaml"
+    path.write_text(f"name: '1:30'\nmargin_points: {written}\n")
+    assert load_policy(path).name == "1:30"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("alpha", "5e-2", "not '5e-2'; YAML takes 5e-2 for a text, write 0.05 or 5.0e-2"),
+        ("alpha", "'5e-2'", "not '5e-2'; leave the quotes out and write 0.05 or 5.0e-2"),
+        ("margin_points", "1e0", "not '1e0'; YAML takes 1e0 for a text, write 1 or 1.0e+0"),
+        ("margin_points", "1.5e0", "not '1.5e0'; YAML takes 1.5e0 for a text, write 1.5 or 1.5e+0"),
+        ("alpha", "1e-7", "not '1e-7'; YAML takes 1e-7 for a text, write 1.0e-7"),
+        ("alpha", "'0.05'", "not '0.05'; leave the quotes out"),
+        ("alpha", "'5.0e-2'", "not '5.0e-2'; leave the quotes out"),
+        ("alpha", "'nan'", "not 'nan'"),
+        ("alpha", "nan", "not 'nan'"),
+        ("alpha", "'1_0'", "not '1_0'"),
+        ("alpha", "1e999", "not '1e999'"),
+    ],
+)
+def test_the_remedy_for_a_text_in_place_of_a_number_helps(tmp_path, key, value, says):
+    assert refusal(tmp_path, f"name: p\n{key}: {value}\n") == f":2: '{key}': wants a number, {says}"
+
+
 def test_an_unknown_key_names_its_line_and_the_nearest_key(tmp_path):
     assert refusal(tmp_path, "name: p\nalpha: 0.05\nmargin_point: 1\n") == (
         ":3: unknown key 'margin_point'; did you mean 'margin_points'?"

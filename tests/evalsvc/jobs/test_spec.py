@@ -54,7 +54,7 @@ def test_a_job_without_zone_is_in_utc_and_misses_nothing(read):
             ("url_env: SLACK", f"url: '{url}'", "url has no host")
             for url in ("https://", "http://h:99999/x", "https://h /x")
         ),
-        ("kind: slack", "kind: slak", "'channels.team': kind 'slak' is not known; did you mean 'slack'?"),
+        ("kind: slack", "kind: slak", "'channels.team': kind is not known; did you mean 'slack'?"),
         ("kind: slack, ", "", "key 'channels.team.kind' is missing"),
         ('"0 2 * * *"', '"@daily"', "'@daily' has 1 field; cron has five"),
         ("[team]", "team", "'jobs.nightly.notify': wants a list, not 'team'; write [team]"),
@@ -75,6 +75,9 @@ def test_a_mistake_is_one_sentence(read, old, new, says):
     "channel",
     [
         "{kind: slak, url: 'https://h/hunter2'}",
+        "{kind: 'https://h/hunter2'}",
+        "{'https://h/hunter2': slack}",
+        "{kind: slack, 'https://h/hunter2': 1, 'https://h/hunter2': 2}",
         "{url: 'https://h/hunter2'}",
         "{kind: slack, url: ['https://h/hunter2']}",
         "{kind: slack, url: 'ftp://h/hunter2'}",
@@ -94,6 +97,21 @@ def test_a_complaint_about_a_channel_shows_no_value(read, channel):
     with pytest.raises(ConfigError) as refused:
         read(GOOD.replace("{kind: slack, url_env: SLACK}", channel))
     assert "hunter2" not in str(refused.value) and "jobs.yaml:9: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("channels", "says"),
+    [
+        ("'https://h/secret': {kind: slack, url_env: S}", ":9: 'channels.(not shown)': wants a name that begins with"),
+        ("team: {kind: command, argv: [x, 12_34]}", ":9: 'channels.team.argv.1': a number is another to YAML; write"),
+        ("12: {kind: slack, url_env: S}", ":9: key 'channels.12' is no text; put it in quotes"),
+    ],
+)
+def test_neither_is_what_stands_where_a_name_belongs_nor_a_number_of_yaml_shown(read, channels, says):
+    with pytest.raises(ConfigError) as refused:
+        read(GOOD.replace("team: {kind: slack, url_env: SLACK}", channels))
+    assert f"jobs.yaml{says}" in str(refused.value)
+    assert not any(value in str(refused.value) for value in ("secret", "12_34", "1234"))
 
 
 def test_an_unknown_key_names_those_of_its_own_kind_of_channel(read):

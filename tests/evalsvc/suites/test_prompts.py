@@ -29,6 +29,10 @@ def refused(path):
         ("{", 1, "is no JSON: expecting property name enclosed in double quotes at character 2"),
         ("[" * 100_000, 1, "nested too deep"),
         ("[]", 1, "wants a mapping, such as `{id: ...}`, not a list"),
+        *(
+            ("\n" + json.dumps(GOOD).replace('"y"', number), 2, f"{number} is no number of JSON; write a finite one")
+            for number in ("NaN", "-Infinity", "1e999")
+        ),
         ('{"id": "a", "id": "b"}', 1, "key 'id' stands twice in one object"),
         (json.dumps(GOOD | {"max_token": 9}), 1, "unknown key 'max_token'; did you mean 'max_tokens'?"),
         (
@@ -59,6 +63,19 @@ def test_a_bad_line_is_named(tmp_path, text, line, complaint):
     message = refused(path)
     assert message.startswith(f"{path}:{line}: ")
     assert complaint in message
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (".nan", "'0.check.json_equals.0': .nan is no finite number"),
+        ("12:30", "'0.check.json_equals.0': 12:30 is 750 to YAML; write it in digits alone"),
+    ],
+)
+def test_a_list_of_cases_holds_numbers_as_they_are_written(tmp_path, number, says):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"- id: a\n  input: x\n  check:\n    json_equals: [{number}]\n")
+    assert refused(path).startswith(f"{path}:4: {says}")
 
 
 def test_an_empty_a_missing_and_a_binary_file_are_refused(tmp_path):
