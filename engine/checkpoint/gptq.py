@@ -2,6 +2,10 @@
 
 Files of the format's first version hold zero points less one. One of 0 has no such code: files that have all ones in
 its place are taken for 0, for 16 or for a carry into the neighbour, by one reader or another, and refused here.
+
+So is a `g_idx` of another order than the inputs' own where `desc_act` is false: torch kernels (AutoGPTQ, GPTQModel)
+follow it, vLLM does not look at it. All zeros over several groups are the inputs' own order for exllamav2, and the
+first group for those torch kernels.
 """
 
 from collections.abc import Mapping
@@ -33,14 +37,14 @@ def join(config: GptqConfig, name: str, codes: StoredTensor, sides: Mapping[str,
         sides: By ending.
 
     Raises:
-        CapabilityError: Zero points that are read in several ways.
+        CapabilityError: Zero points, or groups of inputs, that are read in several ways.
         EngineError: Tensors that are missing, or do not belong together or to the quantization_config.
     """
     words = config.words_of(name.removesuffix(WHOLE))
     if words is None:
         reason = f"tensor {codes.name} is quantized, which the quantization_config of config.json says it is not"
         raise EngineError(f"model {codes.file}: {reason}; fetch the model again")
-    need((ZERO, SCALE, *([ORDER] if config.ordered else [])), codes, sides)
+    need((ZERO, SCALE, *([ORDER] if words.ordered else [])), codes, sides)
     if not _fits(words, codes, sides):
         raise misfit(words, codes, sides)
     shape = (codes.shape[1], codes.shape[0] * WORD // words.bits)
@@ -90,15 +94,25 @@ def _fits(words: Words, codes: StoredTensor, sides: Mapping[str, StoredTensor]) 
 
 
 def _order(words: Words, inputs: int, sides: Mapping[str, StoredTensor]) -> Tensor | None:
-    """The group of each input, where the file has others than the order of inputs gives."""
+    """The group of each input, where the file has others than the order of inputs gives.
+
+    No group of `size` has more inputs than that, so that each has some.
+    """
     if ORDER not in sides:
         return None
-    group = sides[ORDER].rows(slice(None)).long()
+    stored, size = sides[ORDER], words.size or inputs
+    group, where = stored.rows(slice(None)).long(), f"model {stored.file}: tensor {stored.name}"
     if int(group.min()) < 0 or int(group.max()) >= sides[SCALE].shape[0]:
-        stored = sides[ORDER]
-        reason = f"tensor {stored.name} names groups that {sides[SCALE].name} does not have"
-        raise EngineError(f"model {stored.file}: {reason}; fetch the model again")
-    return None if torch.equal(group, torch.arange(inputs) // (words.size or inputs)) else group.clone()
+        raise EngineError(f"{where} names groups that {sides[SCALE].name} does not have; fetch the model again")
+    if torch.equal(group, torch.arange(inputs) // size):
+        return None
+    if int(group.bincount().max()) > size:
+        reason = f"puts more than {size} inputs into a group, which readers take for several orders"
+        raise CapabilityError(f"{where} {reason}; store the model without it if they are in order")
+    if not words.ordered:
+        reason = "has inputs in another order without desc_act in config.json, which readers follow or leave out"
+        raise CapabilityError(f"{where} {reason}; write desc_act: true into its quantization_config if it is right")
+    return group.clone()
 
 
 def _check_zeros(words: Words, version: str, zero: StoredTensor, out: int) -> None:

@@ -18,7 +18,7 @@ METHOD = "gptq"
 V1, V2 = "gptq", "gptq_v2"
 HEAD = "lm_head"
 _BITS = (4, 8)
-_SETTINGS = {"bits": 0, "group_size": 128, "sym": True}
+_SETTINGS = {"bits": 0, "group_size": 128, "sym": True, "desc_act": False}
 _NOT_READ = ("is_marlin_format", "rotation", "adapter")
 
 
@@ -32,7 +32,6 @@ class GptqConfig:
         listed: How the names of modules in layers end that are quantized; empty: all are.
         head: Whether the head is.
         version: V1, whose files hold zero points less one, or V2.
-        ordered: Whether inputs may be in another order than that of their groups.
     """
 
     words: Words
@@ -40,7 +39,6 @@ class GptqConfig:
     listed: tuple[str, ...]
     head: bool
     version: str
-    ordered: bool
 
     def words_of(self, module: str) -> Words | None:
         """How a matrix is stored, by its module's name; None: as plain numbers."""
@@ -71,16 +69,15 @@ def read_gptq(asked: Mapping[str, Any]) -> GptqConfig:
         listed=tuple(f".{end}" for end in _flat(asked.get("modules_in_block_to_quantize") or [])),
         head=asked.get(HEAD) is True,
         version=version,
-        ordered=asked.get("desc_act") is True,
     )
 
 
 def _words(settings: Mapping[str, Any], where: str) -> Words:
-    bits, size, symmetric = (settings[key] for key in _SETTINGS)
+    bits, size, symmetric, ordered = (settings[key] for key in _SETTINGS)
     if bits not in _BITS or not isinstance(size, int) or (size < 1 and size != -1) or not isinstance(symmetric, bool):
         found = f"bits {bits!r}, group_size {size!r} and sym {symmetric!r}"
         _refuse(f"has {found}{where}; read are 4 and 8 bits in groups of any size, or of all inputs (-1)")
-    return Words(METHOD, bits, max(0, size), symmetric)
+    return Words(METHOD, bits, max(0, size), symmetric, ordered is True and size != -1)
 
 
 def _overrides(dynamic: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Words | None]]:

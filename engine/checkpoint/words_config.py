@@ -14,12 +14,14 @@ class Words:
         bits: Of a code.
         size: Inputs of a group; 0: all of them.
         symmetric: Whether every zero point is the middle code.
+        ordered: Whether inputs may be in another order than that of their groups; where there are several.
     """
 
     method: str
     bits: int
     size: int
     symmetric: bool
+    ordered: bool = False
 
     @property
     def own_format(self) -> WeightFormat | None:

@@ -64,11 +64,11 @@ class Stored:
             self._words = self._words or (read_gptq if asked["quant_method"] == GPTQ else read_awq)(asked)
         except CapabilityError as error:
             raise self._refusal(str(error)) from None
-        words, ordered = self._words.words_of(module), isinstance(self._words, GptqConfig) and self._words.ordered
+        words = self._words.words_of(module)
         if words is None:
             return BF16
-        if words.own_format is None or ordered:
-            order = ", inputs in another order" if ordered else ""
+        if words.own_format is None or words.ordered:
+            order = ", inputs in another order" if words.ordered else ""
             raise self._refusal(f"{module} is stored as {words}{order}, which is no plan's format")
         return words.own_format
 

@@ -118,6 +118,22 @@ REFUSED = {
         "tensor layer.g_idx names groups that layer.scales does not",
     ),
     "no group": ("4 bits", changed(g_idx=with_first(-1)), "tensor layer.g_idx names groups that layer.scales does not"),
+    "order without desc_act": (
+        "4 bits",
+        changed(g_idx=lambda t: t.flip(0)),
+        "tensor layer.g_idx has inputs in another order without desc_act in config.json, which readers follow or leave "
+        "out; write desc_act: true into its quantization_config if it is right",
+    ),
+    "no order of several groups": (
+        "4 bits",
+        changed(g_idx=torch.zeros_like),
+        "tensor layer.g_idx puts more than 32 inputs into a group, which readers take for several orders",
+    ),
+    "groups of several sizes": (
+        "4 bits, in another order",
+        changed(g_idx=lambda t: t.sort().values.roll(1).index_fill(0, torch.tensor([0]), 0)),
+        "tensor layer.g_idx puts more than 32 inputs into a group",
+    ),
     "labelled v1": (
         "4 bits",
         changed(qzeros=lambda t: t + 0x11111111),
@@ -150,6 +166,19 @@ def test_what_does_not_belong_together_is_refused(tmp_path, name):
     with pytest.raises(EvalsvcError) as error:
         list(one_matrix(tmp_path, KINDS[kind], local).tensors())
     assert says in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_an_order_that_is_said_is_followed_where_it_is_said(tmp_path):
+    """`desc_act` of a pattern alone; without groups there is none to say."""
+    of = numbers(KINDS["4 bits, in another order"], (40, 96))
+    local = stored_as(KINDS["4 bits, in another order"], of)
+    (found,) = one_matrix(tmp_path, Kind(symmetric=False), local, dynamic={"lay": {"desc_act": True}}).tensors()
+    assert torch.equal(found.read(), of.decoded())
+    kind = Kind(bits=8, size=-1)
+    local = stored_as(kind, numbers(kind, (40, 96)))
+    for files in (local, without("g_idx")(local)):
+        (found,) = one_matrix(tmp_path, kind, files, desc_act=True).tensors()
+        assert found.own_format().stored == "int8:channel" and found.packed("int8:channel") is not None
 
 
 def test_zero_points_of_columns_that_do_not_fill_a_word_are_read(tmp_path):

@@ -10,7 +10,8 @@ ASKED = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "des
 
 def test_settings_that_are_not_written_are_the_formats_own():
     config = read_gptq({"quant_method": "gptq", "bits": 4})
-    assert (config.words.size, config.words.symmetric, config.version, config.ordered) == (128, True, "gptq", False)
+    assert (config.words.size, config.words.symmetric, config.version) == (128, True, "gptq")
+    assert not config.words.ordered
     assert read_gptq(ASKED | {"group_size": -1}).words.size == 0
     assert read_gptq(ASKED | {"format": "gptq_v2"}).version == "gptq_v2"
     assert read_gptq(ASKED | {"format": "gptq_v2", "checkpoint_format": "gptq"}).version == "gptq"
@@ -25,6 +26,14 @@ def test_the_first_pattern_that_matches_from_the_start_decides():
         for words in [config.words_of(name)]
     }
     assert list(found.values()) == [None, (8, 128, True), (4, 32, True), (4, 128, False)]
+
+
+def test_inputs_in_another_order_take_several_groups():
+    dynamic = {"a": {"group_size": -1}, "b": {"desc_act": False}}
+    config = read_gptq(ASKED | {"desc_act": True, "dynamic": dynamic})
+    found = [words.ordered for name in "abc" if (words := config.words_of(name))]
+    assert found == [False, False, True]
+    assert not read_gptq(ASKED | {"desc_act": True, "group_size": -1}).words.ordered
 
 
 def test_modules_that_a_list_of_them_does_not_name_are_plain():

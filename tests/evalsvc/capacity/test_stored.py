@@ -142,6 +142,13 @@ def test_gptq_and_awq_are_the_plans_format_that_has_their_codes(asked, plan):
     assert found == placed(config, plan).weights
 
 
+def test_inputs_of_one_group_are_in_no_other_order():
+    config = read_json("llama-3.1-8b")
+    asked = GPTQ | {"bits": 8, "group_size": -1, "desc_act": True}
+    found = placed(config | {"quantization_config": asked}, "w=stored").weights
+    assert found == placed(config, "w=int8:w8a16").weights
+
+
 def test_what_awq_does_not_convert_is_bf16():
     config = read_json("llama-3.1-8b")
     left = AWQ | {"modules_to_not_convert": ["self_attn"]}
