@@ -1,6 +1,6 @@
 """AWQ's files: `X.qweight`, `X.qzeros`, both with codes along the outputs, and `X.scales`.
 
-A word holds eight columns, from its lowest place up the columns 0, 2, 4, 6, 1, 3, 5, 7 of them.
+A word holds eight columns, from its lowest place up the columns 0, 2, 4, 6, 1, 3, 5, 7 of them; outputs fill theirs.
 """
 
 from collections.abc import Mapping
@@ -80,5 +80,6 @@ def _fits(words: Words, codes: StoredTensor, zero: StoredTensor, scale: StoredTe
     if {len(tensor.shape) for tensor in (codes, zero, scale)} != {2} or codes.shape[0] % (words.size or 1):
         return False
     inputs, (groups, out) = codes.shape[0], scale.shape
-    held = -(-out * words.bits // WORD)
-    return groups == inputs // (words.size or inputs) and codes.shape[1] == held and zero.shape == (groups, held)
+    if groups != inputs // (words.size or inputs):
+        return False
+    return (codes.shape[1] * WORD, tuple(zero.shape)) == (out * words.bits, (groups, codes.shape[1]))

@@ -56,7 +56,10 @@ def codes_along_outputs(words: Tensor, bits: int, start: int, stop: int, order: 
 
 
 def places(zero: StoredTensor, bits: int, out: int) -> Iterator[Tensor]:
-    """Zero points by their place in a word, without what is left of the last one. Shape of each: (groups, words)."""
+    """Zero points by their place in a word, without what is left of the last one.
+
+    Columns lie in order, or fill their words. Shape of each: (groups, words).
+    """
     words, each = zero.rows(slice(None)), WORD // bits
     for place in range(each):
         yield (words[:, : -(-(out - place) // each)] >> place * bits) & (2**bits - 1)

@@ -44,6 +44,7 @@ REFUSED = {
     "no zeros": ("awq", without("qzeros"), "tensor layer.qweight has no .qzeros beside it"),
     "no codes": ("awq", without("qweight"), "has no codes beside it; fetch the model again"),
     "short scales": ("awq", changed(scales=lambda t: t[:, :-8].contiguous()), NOT_4 + "qweight (96, 5), "),
+    "columns that fill no word": ("awq", changed(scales=lambda t: t[:, :-3].contiguous()), NOT_4 + "qweight (96, 5), "),
     "scales of a vector": ("awq", changed(scales=lambda t: t[0].clone()), NOT_4),
     "short codes": ("awq", changed(qweight=lambda t: t[:-1].contiguous()), NOT_4 + "qweight (95, 5), "),
     "short zeros": ("awq", changed(qzeros=lambda t: t[:, :-1].contiguous()), NOT_4),
