@@ -44,7 +44,11 @@ def stored_scales(path: Path, fmt: KVFormat) -> dict[str, list[Any]]:
         if named is not None:
             numbers = stored.read().flatten().tolist()
             alone = fmt.per == "tensor" and len(numbers) == 1
-            found[named[2] or named[3]][int(named[1])] = numbers[0] if alone else numbers
+            by_layer, layer = found[named[2] or named[3]], int(named[1])
+            if layer in by_layer:
+                reason = f"its files hold several scales of layer {layer}, one of them {stored.name}"
+                raise ConfigError(f"scales {path}: {reason}; give those of the language model in a JSON file")
+            by_layer[layer] = numbers[0] if alone else numbers
     for part, by_layer in found.items():
         if not by_layer or sorted(by_layer) != list(range(len(by_layer))):
             reason = f"its files do not hold the {part}_scale of every layer"

@@ -117,6 +117,12 @@ REFUSED = {
     ),
     "a layer": (without(NAMES[0].format(0, "v")), {}, GIVEN, "its files do not hold the v_scale of every layer; fetch"),
     "all": (with_scales("model.layers.{}.{}_scale"), {}, GIVEN, "its files do not hold the k_scale of every layer"),
+    "two of a layer": (
+        with_scales(edit=lambda held: held | {"vision.layers.1.self_attn.v_scale": torch.tensor([9.0])}),
+        {},
+        GIVEN,
+        "its files hold several scales of layer 1, one of them ",
+    ),
     "several": (with_scales(heads=2), {}, GIVEN, "'k' must hold one number, for each of 2 layers"),
     "the last": (without(NAMES[0].format(1, "k")), {}, GIVEN, "'k' must hold one number, for each of 2 layers"),
 }
