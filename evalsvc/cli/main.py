@@ -57,7 +57,8 @@ COMMANDS = (
 
 _HELP = """Accuracy evaluation and regression verdicts for language-model precision plans.
 
-Exit codes: 0 PASS, 1 REGRESSED, 2 usage or error, 3 INCONCLUSIVE, 4 INVALID; 130 Ctrl-C and 143 SIGTERM, no verdict.
+Exit codes: 0 PASS, 1 REGRESSED, 2 usage or error, 3 INCONCLUSIVE, 4 INVALID; 130 Ctrl-C and 143 SIGTERM, no verdict
+(worker, scheduler and dashboard run until then, and leave with 0).
 """
 
 

@@ -29,7 +29,8 @@ def run_due(jobs: Jobs = DEFAULT_JOBS, db: Db = DEFAULT_DB, json: Json = False) 
         one = make_worker(store, watched, db, lease_s=LEASE_S, finish_s=0)
         work(store, watched, one, waiting, done=nothing_left(store, watched, one), poll_s=5)
         if not one.taken and not waiting.asked:
-            say_idle(store, watched.jobs, "nothing is due")
+            why = "nothing is left for this worker" if any(job.queued for job in found) else "nothing is due"
+            say_idle(store, watched.jobs, why)
     code = combine_exit_codes(one.codes) if one.codes else 128 + waiting.last if waiting.asked else 0
     if json:
         queued = [{"job": q.job, "planned_at": at.isoformat()} for q in found for at in q.queued]

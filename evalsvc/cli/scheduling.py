@@ -71,11 +71,18 @@ def say_queued(found: list[Queued]) -> None:
 
 def say_idle(store: Store, jobs: JobsFile, why: str) -> None:
     """What a command says that found nothing to do: what comes next, and what others hold or a retry waits for."""
-    at, job = next_planned(jobs, utc_clock())
+    now = utc_clock()
+    at, job = next_planned(jobs, now)
     note(f"{why}; next is {job}, planned for {at:%Y-%m-%d %H:%M} UTC")
     for one in unfinished_executions(store, list(jobs.jobs)):
-        held = f"held by {one.holder}" if one.status == "running" else f"waits until {one.not_before:%H:%M:%S} UTC"
-        note(f"execution {one.id} of {one.job}: {one.status}, {held}")
+        note(f"execution {one.id} of {one.job}: {one.status}, {_why_unfinished(one, now)}")
+
+
+def _why_unfinished(one: Execution, now: datetime) -> str:
+    if one.status == "running":
+        return f"held by {one.holder}"
+    at = f"{one.not_before:%Y-%m-%d %H:%M:%S} UTC"
+    return f"waits until {at}" if one.not_before > now else f"could be taken since {at}"
 
 
 def make_worker(store: Store, watched: Watched, db: str, *, lease_s: float, finish_s: float) -> Worker:

@@ -39,6 +39,11 @@ def may_retry(ended: Ended) -> bool:
     return not (ended.exit_code == 2 and error.get("kind") in _FOR_GOOD)
 
 
+def was_interrupted(ended: Ended) -> bool:
+    """Whether SIGINT or SIGTERM ended it, as what ends a worker and all its processes at once sends."""
+    return ended.exit_code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+
+
 def backoff_s(first_s: float, failures: int) -> float:
     """Seconds before the next attempt: doubled with each failure, an hour at most unless the first is longer."""
     return min(first_s * 2.0 ** min(failures, 30), max(first_s, _LONGEST_BACKOFF_S))

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from evalsvc.errors import StoreError
-from evalsvc.jobs.outcome import Ended, backoff_s, is_result, may_retry, meaning
+from evalsvc.jobs.outcome import Ended, backoff_s, is_result, may_retry, meaning, was_interrupted
 from evalsvc.jobs.results import store_failure, store_result
 from evalsvc.jobs.spec import Job, JobsFile
 from evalsvc.store import executions
@@ -170,7 +170,7 @@ class Worker:
                 self._say(f"{held.key}: {meaning(ended.exit_code)}")
             elif reason == "cancelled":
                 self._end(held, "cancelled", now, "cancelled")
-            elif reason == "stopped":
+            elif reason == "stopped" or (not reason and self.stopping and was_interrupted(ended)):
                 executions.give_back(self._store, held, now)
                 self._say(f"{held.key}: returned to the queue")
             else:

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evalsvc.cli import scheduling
 from evalsvc.jobs.scheduler import look
 from evalsvc.jobs.spec import load_jobs
 from evalsvc.store import executions, queries
+from evalsvc.store.job_tables import stamp
 from evalsvc.store.session import open_store
 
 SUITES = [{"name": "formats", "kind": "formats", "cases": "formats.jsonl"}]
@@ -126,6 +128,40 @@ def test_what_another_worker_holds_is_said_where_nothing_is_left(evalsvc, planne
         executions.lease(store, "other:1", datetime.now(UTC), 3600, ["nightly"])
     code, _, err = evalsvc("worker", "--once", "--jobs", planned / "jobs.yaml", "--db", planned / "r.sqlite")
     assert code == 0 and err.endswith("execution 1 of nightly: running, held by other:1\n")
+
+
+def test_what_another_worker_took_was_due(evalsvc_json, planned, monkeypatch):
+    db, read = planned / "r2.sqlite", load_jobs(planned / "jobs.yaml")
+    with open_store(db, create=True) as store:
+        look(store, read, datetime.now(UTC) - timedelta(days=1))
+
+    def taken(store, jobs):
+        found = schedule(store, jobs)
+        assert executions.lease(store, "other:1", datetime.now(UTC), 3600, ["nightly"]) is not None
+        return found
+
+    schedule, said = scheduling.schedule, list[str]()
+    monkeypatch.chdir(planned)  # where the notice of the late execution lands
+    monkeypatch.setattr(scheduling, "schedule", taken)
+    monkeypatch.setattr(scheduling, "note", said.append)
+    code, document = evalsvc_json("run-due", "--jobs", planned / "jobs.yaml", "--db", db)
+    assert code == 0 and len(document["queued"]) == 1 and document["exit_codes"] == []
+    assert any(line.startswith("nothing is left for this worker; next is nightly, planned for ") for line in said)
+    assert said[-1] == "execution 1 of nightly: running, held by other:1"
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [("2998-01-02T03:04:05Z", "waits until 2998-01-02"), ("2024-01-02T03:04:05Z", "could be taken since 2024-01-02")],
+)
+def test_what_waits_is_said_with_its_day(planned, monkeypatch, at, says):
+    said = list[str]()
+    monkeypatch.setattr(scheduling, "note", said.append)
+    with open_store(planned / "r.sqlite") as store:
+        with contextlib.closing(sqlite3.connect(planned / "r.sqlite", timeout=30)) as connection, connection:
+            connection.execute("UPDATE executions SET not_before = ?", (stamp(datetime.fromisoformat(at)),))
+        scheduling.say_idle(store, load_jobs(planned / "jobs.yaml"), "nothing")
+    assert said[-1] == f"execution 1 of nightly: queued, {says} 03:04:05 UTC"
 
 
 def test_new_and_key_contradict_each_other(evalsvc, planned):

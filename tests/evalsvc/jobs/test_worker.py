@@ -146,6 +146,24 @@ def test_stopping_returns_the_lease_and_another_goes_on_at_once(store, clock, ma
     assert only(store).status == "done"
 
 
+@pytest.mark.parametrize("exit_code", [130, 143, -2, -15])
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_signal_to_the_worker_and_its_run_uses_no_retry(
+    store, clock, make_jobs, queue, run, start, exit_code, stopping
+):
+    """Where nothing stops the worker, whoever ended its run did not mean it to go on at once."""
+    jobs, starter = make_jobs(retries=1, backoff_s=1000), start(30, Ended(exit_code, None, "interrupted"))
+    queue(jobs)
+    worker = Worker(store, jobs, "w", clock, starter, finish_s=600)
+    run(worker, 20)
+    if stopping:
+        worker.stop()
+    run(worker, 30)
+    found = only(store)
+    assert (found.status, found.failures) == ("queued", 0 if stopping else 1) and not worker.busy
+    assert (found.not_before <= clock()) == stopping, "another takes it at once, or after its backoff"
+
+
 def test_a_worker_that_may_finish_does(store, clock, make_jobs, queue, run, start, reports):
     jobs, starter = make_jobs(), start(100, reports())
     queue(jobs)
