@@ -37,7 +37,7 @@ def show(store: Store, view: RunView) -> None:
     try:
         by_suite, left_out = kept(store, arms, "attribution", lambda: attribute_suites(store, view.run.id))
     except EvidenceError as error:
-        st.info(f"{markdown_free(str(error), 400)}. An arm that differs from the baseline in one factor would tell.")
+        st.info(f"{markdown_free(str(error), 400)}.")
         return
     found = by_suite[POOLED]
     frame = charts_arms.effects_frame(found)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evalsvc.errors import ConfigError, EvidenceError
-from evalsvc.evidence import average_repeats, count_once, differing_factors, with_metric
+from evalsvc.evidence import average_repeats, count_once, differing_factors, nothing_scored, with_metric
 from evalsvc.reading import read_side
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord, Pair
@@ -34,7 +34,7 @@ def attribute_suites(
         that were left out, each with the reason.
 
     Raises:
-        EvidenceError: No arm to compare the baseline with.
+        EvidenceError: No arm to compare the baseline with, or no item that is scored in it and in another arm.
     """
     arms = queries.arms(store, run_id)
     baseline = next(arm for arm in arms if arm.name == arm.baseline)
@@ -48,9 +48,14 @@ def attribute_suites(
             chosen[changes] = arm
     if len(chosen) < 2:
         raise EvidenceError(
-            f"run {run_id}: no finished arm without faults beside {baseline.name}; nothing to attribute"
+            f"run {run_id}: no finished arm without faults beside {baseline.name}; nothing to attribute; an arm "
+            "that differs from it in one factor would tell"
         )
     suites, columns, clusters = _columns(store, baseline, chosen)
+    scored = {changes: ~np.isnan(values) for changes, values in columns.items()}
+    if not any((scored[frozenset()] & found).any() for changes, found in scored.items() if changes):
+        other = next(arm for changes, arm in chosen.items() if changes)
+        raise EvidenceError(nothing_scored(baseline, other, queries.pairs(store, baseline, other)))
     found = {POOLED: attribute(columns, clusters, np.random.default_rng(0), alpha=alpha)}
     for suite in [] if pooled_only else sorted(set(suites)):
         where = [i for i, name in enumerate(suites) if name == suite]

@@ -113,6 +113,11 @@ class AAResult:
         points = None if self.discordance is None else 100 * self.discordance
         return {"discordance_points": points, "failed": self.failed}
 
+    def to_json(self) -> dict[str, Any]:
+        """The check as plain JSON; its p are null where nothing is counted."""
+        unknown = {} if self.n else {"p": None, "p_gain": None}
+        return plain_json({**asdict(self), **unknown, **self.found})
+
     @property
     def failed(self) -> bool:
         """Whether the instrument drifts in one direction: one-sided p < .01 either way."""
@@ -202,7 +207,7 @@ class Decision:
         document = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rows"}
         document |= {"baseline": asdict(self.baseline), "candidate": asdict(self.candidate)}
         document["stop"] = None if self.stop is None else asdict(self.stop)
-        document["aa"] = None if self.aa is None else {**asdict(self.aa), **self.aa.found}
+        document["aa"] = None if self.aa is None else self.aa.to_json()
         document["limits"] = [asdict(limit) for limit in self.limits]
         document["signals"] = [asdict(signal) for signal in self.signals]
         rows = [row.to_json() for row in self.rows]

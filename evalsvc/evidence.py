@@ -13,6 +13,7 @@ from evalsvc.store.records import ArmRecord, Pair, Side
 from evalsvc.verdict.corpus import METRICS
 
 _WEIGHT_KEYS = ("weights", "checkpoint")
+PROMPTS = "prompts-"  # how the scoring versions of suites of own prompts begin
 _HASHES = {"item_hash": "item", "request_hash": "request", "settings_hash": "settings"}
 
 
@@ -154,7 +155,8 @@ def check_aa(
     if not pairs:
         return None
     once = count_once(average_repeats(pairs), ())
-    reasons = [_not_in_an_aa(pair, policy) for pair in once]
+    prompts = {pair.suite for pair in once if _is_prompt(pair)}
+    reasons = [_not_in_an_aa(pair, policy, prompts) for pair in once]
     measured = measure_pairs([pair for pair, reason in zip(once, reasons, strict=True) if not reason], alpha=0.05)
     asked = Counter(pair.suite for pair in once)
     out = Counter((pair.suite, reason) for pair, reason in zip(once, reasons, strict=True) if reason)
@@ -173,10 +175,16 @@ def check_aa(
     )
 
 
-def _not_in_an_aa(pair: Pair, policy: Policy | None) -> str:
-    """Why an A/A does not count an item; empty where it does."""
+def _is_prompt(pair: Pair) -> bool:
+    """Whether it was scored as an own prompt, which a user can give something to verify."""
+    versions = [side.scoring_version for side in (pair.baseline, pair.candidate) if side is not None]
+    return any(version is not None and version.startswith(PROMPTS) for version in versions)
+
+
+def _not_in_an_aa(pair: Pair, policy: Policy | None, prompts: Collection[str]) -> str:
+    """Why an A/A does not count an item, in words of its kind of suite; empty where it does."""
     if not pair.metric:
-        return "without `check` or `constraints`"
+        return "without `check` or `constraints`" if pair.suite in prompts else "without a metric"
     if policy is not None and own_reading(pair, policy).in_units:
         return "in units of their own"
     return "" if read_pair(pair) is not None else "without a score in both runs"

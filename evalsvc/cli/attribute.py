@@ -22,7 +22,7 @@ def attribute(
     """Show the drop that each changed factor causes.
 
     And what two cause together. What the arms cannot separate is said to be unknown, with the arm that would tell. A
-    look: exits 0, 2 for mistakes, 4 without arms to compare.
+    look: exits 0, 2 for mistakes, 4 without arms to compare or items to count.
 
     \b
     Example:

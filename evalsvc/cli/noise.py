@@ -20,8 +20,6 @@ def noise(
     Example:
       evalsvc noise bf16
     """
-    from dataclasses import asdict
-
     from evalsvc.cli.common import one_line, print_json, stdout_console
     from evalsvc.cli.deciding import stored_aa
     from evalsvc.errors import EXIT_INVALID, EvidenceError
@@ -39,8 +37,7 @@ def noise(
     if found.discordance is None:
         raise EvidenceError(f"{record.address}: its A/A {found.address} {found.in_words}")
     if json:
-        document = {**asdict(found), **found.found}
-        print_json({"schema": "evalsvc.noise/1", "arm": record.address, **document})
+        print_json({"schema": "evalsvc.noise/1", "arm": record.address, **found.to_json()})
     else:
         word = "drifts: the instrument cannot be trusted" if found.failed else "no drift"
         stdout_console().print(

@@ -183,5 +183,5 @@ def run_document(store: Store, run_id: int, decisions: Sequence[Decision], exit_
         "exit_code": exit_code,
         "decisions": [decision.to_json() for decision in decisions],
         "arms": measured_arms(store, run_id),
-        "aa": None if check is None else {"lost": check.lost, "gained": check.gained, "n": check.n, "p": check.p},
+        "aa": None if check is None else check.to_json(),
     }

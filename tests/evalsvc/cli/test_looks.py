@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from evalsvc.cli.run_report import run_document
 from evalsvc.store import writer
 from evalsvc.store.session import open_store
+from evalsvc.suites.own import PromptSuite
 
 from .conftest import BF16, sample
 
@@ -92,10 +94,16 @@ def test_noise_of_a_quiet_baseline_and_of_an_arm_without_a_check(evalsvc, evalsv
     assert code == 4 and "no finished A/A" in err
 
 
-def without_metric(db, where):
-    """Makes prompts that nothing is verified of out of some of the stored items."""
+def without_metric(db, where, version=PromptSuite.scoring_version):
+    """Makes prompts that nothing is verified of out of some of the stored items; or items scored under a version."""
     with open_store(db) as store, store.transaction() as session:
-        session.connection().exec_driver_sql(f"UPDATE items SET metric = '', filter = '' WHERE {where}")
+        connection = session.connection()
+        connection.exec_driver_sql(f"UPDATE items SET metric = '', filter = '' WHERE {where}")
+        connection.exec_driver_sql(
+            "UPDATE scores SET metric = 'failure.any', filter = '', value = 0, scoring_version = ? WHERE sample_id IN "
+            "(SELECT s.id FROM samples s JOIN items i ON i.id = s.item_pk WHERE i.metric = '')",
+            (version,),
+        )
 
 
 def test_an_aa_names_the_items_that_it_does_not_count(evalsvc, evalsvc_json, db):
@@ -106,6 +114,12 @@ def test_an_aa_names_the_items_that_it_does_not_count(evalsvc, evalsvc_json, db)
     assert f"not counted: {uncounted}" in evalsvc("noise", "base", "--db", db)[1]
     said = " ".join(evalsvc("compare", "base", "good", "--db", db)[1].split())
     assert f"gained 0 of 97 (discordance 0.00 points); not counted: {uncounted}" in said
+
+
+def test_an_aa_asks_for_a_check_of_own_prompts_alone(evalsvc_json, db):
+    without_metric(db, "suite = 'tools' AND item_id < 'i3'", version="lmeval-4")
+    _, document = evalsvc_json("noise", "base", "--db", db)
+    assert document["left_out"] == ["23 of 60 items of tools without a metric"]
 
 
 def test_an_aa_of_which_no_item_can_be_counted_was_run_all_the_same(evalsvc, evalsvc_json, db, policy):
@@ -120,6 +134,9 @@ def test_an_aa_of_which_no_item_can_be_counted_was_run_all_the_same(evalsvc, eva
     code, document = evalsvc_json("gate", "--policy", policy, "--baseline", "base", "--candidate", "good", "--db", db)
     (decision,) = document["decisions"]
     assert code == 4 and (decision["aa"]["n"], decision["aa"]["discordance_points"]) == (0, None)
+    assert (decision["aa"]["p"], decision["aa"]["p_gain"], len(decision["aa"]["left_out"])) == (None, None, 2)
+    with open_store(db, read_only=True) as store:
+        assert run_document(store, 1, [], 0)["aa"] == decision["aa"]
     assert len(decision["reasons"]) == 1, "that the A/A counts nothing is no reason of its own"
 
 
@@ -211,6 +228,23 @@ def repeated(db):
             writer.finish_arm(store, arm_id, None, "matched")
         writer.finish_run(store, run_id)
     return db
+
+
+def test_attribution_of_what_nothing_is_verified_of_says_why(evalsvc, factorial):
+    without_metric(factorial, "true")
+    code, out, err = evalsvc("attribute", "fact", "--db", factorial)
+    assert (code, out) == (4, "")
+    assert "prompts without `check` or `constraints` carry no verdict" in err
+    assert "`evalsvc agree 3:b 3:kv` compares their answers" in err
+
+
+def test_attribution_without_an_item_scored_in_two_arms_says_so(evalsvc, factorial):
+    with open_store(factorial) as store, store.transaction() as session:
+        session.connection().exec_driver_sql(
+            "UPDATE samples SET status = 'error' WHERE arm_id IN (SELECT id FROM arms WHERE run_id = 3 AND name != 'b')"
+        )
+    code, out, err = evalsvc("attribute", "fact", "--db", factorial)
+    assert (code, out) == (4, "") and "no item is scored in both 3:b and 3:kv" in err
 
 
 def test_attribution_averages_an_items_repeats(evalsvc_json, repeated):

@@ -61,7 +61,8 @@ def test_the_document_is_the_whole_of_stdout(evalsvc, finished):
     assert [arm["address"] for arm in document["arms"]] == ["1:bf16", *(f"1:{n}" for n in candidates), "2:bf16"]
     assert [arm["aa"] for arm in document["arms"]] == [False] * 6 + [True]
     assert document["arms"][5]["injected"] == {"decode_k_scale": 0.25}
-    assert document["aa"] == {"lost": 0, "gained": 0, "n": 30, "p": 1.0}
+    quiet = {"address": "2:bf16", "of": "1:bf16", "n": 30, "lost": 0, "gained": 0, "p": 1.0, "p_gain": 1.0}
+    assert document["aa"] == {**quiet, "left_out": [], "discordance_points": 0.0, "failed": False}
     for arm in document["arms"]:
         assert arm["proof"] == "matched" and arm["errors"] == 0 and arm["seconds"] > 0
         for stage in arm["stages"].values():
