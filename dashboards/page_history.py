@@ -10,7 +10,7 @@ from evalsvc.dashboards.selection import not_there, pick, pick_text
 from evalsvc.dashboards.show import show_table
 from evalsvc.dashboards.text import markdown_free
 from evalsvc.errors import EvidenceError
-from evalsvc.history import Point, arms_of
+from evalsvc.history import Point, arms_of, by_suites
 from evalsvc.row import format_p
 from evalsvc.store import queries
 from evalsvc.store.records import ArmRecord
@@ -42,6 +42,12 @@ def show(store: Store, view: RunView) -> None:
     except EvidenceError as error:
         st.info(f"{markdown_free(str(error), 400)}. A series begins with a finished run.")
         return
+    elsewhere = reads_arms.elsewhere(store, baseline, arms)
+    others = markdown_free(f"asked nothing that {baseline.address} was: {'; '.join(by_suites(elsewhere))}", 400)
+    arms = [arm for arm in arms if arm.address not in elsewhere]
+    if not arms:
+        st.info(f"No run of this arm can be compared with this baseline; all were {others}.")
+        return
     with right:
         suites = [ALL, *reads_arms.suites_of(store, baseline, arms)]
         of = pick_text("Suite", "series", suites, lambda name: name or "all suites pooled")
@@ -64,6 +70,8 @@ def show(store: Store, view: RunView) -> None:
             "alert, no verdict). ▲ at the foot: something else was deployed than in the run before, which the table "
             "names. Violet rule: a baseline was promoted."
         )
+    if elsewhere:
+        st.caption(f"Left out, {others}.")
     show_table(_table(points, words), {name: st.column_config.NumberColumn(name, format="%.2f") for name in _POINTS})
 
 

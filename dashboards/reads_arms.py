@@ -9,7 +9,7 @@ from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.reads_flips import score_that_counts
 from evalsvc.dashboards.rows import POOLED as POOLED_ROW
 from evalsvc.dashboards.rows import SUITE
-from evalsvc.history import Point, changes_since, with_change_points
+from evalsvc.history import Point, asked_elsewhere, changes_since, fault_of, with_change_points
 from evalsvc.series import POOLED, figures_of, kept_figures
 from evalsvc.store.job_tables import ExecutionRow
 from evalsvc.store.records import ArmRecord
@@ -90,6 +90,14 @@ def not_compared(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord], s
     """Of these arms the ones whose comparison with the baseline is stored nowhere: their samples have to be read."""
     decided = _decided(store, baseline, arms)
     return [arm for arm in arms if _row(decided.get(arm.id), suite) is None and kept_figures(baseline, arm) is None]
+
+
+def elsewhere(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> dict[str, list[str]]:
+    """By address those of these arms that were asked no suite of the baseline's, with the suites of each."""
+    decided = _decided(store, baseline, arms)
+    suspect = [arm for arm in arms if _row(decided.get(arm.id), POOLED) is None]
+    suspect = [arm for arm in suspect if (held := kept_figures(baseline, arm)) is None or fault_of(held)]
+    return kept(store, (baseline, *suspect), "elsewhere", lambda: asked_elsewhere(store, baseline, suspect))
 
 
 def suites_of(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> list[str]:

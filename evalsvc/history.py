@@ -81,13 +81,13 @@ def histories(
     """
     arms = arms_of(store, baseline, name)
     figures = {arm.id: figures_of(store, baseline, arm, measure) for arm in arms}
-    elsewhere = _elsewhere(store, baseline, [arm for arm in arms if _fault(figures[arm.id])])
+    elsewhere = asked_elsewhere(store, baseline, [arm for arm in arms if fault_of(figures[arm.id])])
     arms = [arm for arm in arms if arm.address not in elsewhere]
     if not arms:
         there = "; ".join(by_suites(elsewhere))
         raise EvidenceError(f"no run of {name} was asked anything that {baseline.address} was: {there}")
-    if all(_fault(figures[arm.id]) for arm in arms) and any(
-        _fault(figures[arm.id]) == unscored(measure.metric) for arm in arms
+    if all(fault_of(figures[arm.id]) for arm in arms) and any(
+        fault_of(figures[arm.id]) == unscored(measure.metric) for arm in arms
     ):
         known = queries.metrics_of(store, arms[-1])
         there = f"metrics are {', '.join(known)}" if known else "it has no scores"
@@ -123,15 +123,15 @@ _NOT_ASKED: dict[str, Any] = {"fault": "not asked in this run"}
 
 def of_suite(figures: _Figures, suite: str) -> dict[str, Any]:
     """A run's figures of a suite; the fault of the whole run where it has one."""
-    return figures[suite] if suite in figures else figures[POOLED] if _fault(figures) else _NOT_ASKED
+    return figures[suite] if suite in figures else figures[POOLED] if fault_of(figures) else _NOT_ASKED
 
 
-def _fault(figures: _Figures) -> str:
+def fault_of(figures: _Figures) -> str:
     """Why a whole run cannot be compared; empty where it can."""
     return figures[POOLED].get("fault", "") if set(figures) == {POOLED} else ""
 
 
-def _elsewhere(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> dict[str, list[str]]:
+def asked_elsewhere(store: Store, baseline: ArmRecord, arms: Sequence[ArmRecord]) -> dict[str, list[str]]:
     """Of these arms those that were asked no suite of the baseline's, with the suites of each."""
     asked = set(queries.suites_of(store, baseline)) if arms else set[str]()
     held = {arm.address: queries.suites_of(store, arm) for arm in arms}

@@ -10,8 +10,9 @@ from sqlalchemy import update
 from evalsvc.dashboards import reads_arms
 from evalsvc.history import arms_of, histories
 from evalsvc.series import keep_series
-from evalsvc.store import queries
+from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
+from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.schema import Sample
 from evalsvc.store.session import open_store
 
@@ -63,3 +64,36 @@ def test_a_history_that_was_kept_is_shown_without_reading_a_sample(run_app, hist
     app = run_app(path, "history", candidate="fp8-kv", frozen="3:bf16", series="tools")
     assert "Drop of suite tools against the frozen baseline, n 90 items a run" in words_of(app)
     assert app.dataframe[0].value["n"].tolist() == [90] * 14 and not app.button
+
+
+def test_runs_that_were_asked_other_suites_are_named_and_left_out(run_app, history_database, words_of, tmp_path):
+    """Another experiment has an arm of the same name: as `evalsvc history`, and alone it has nothing to show."""
+    path = Path(shutil.copy(history_database, tmp_path / "other.db"))
+    with open_store(path) as store:
+        about = {"experiment": "other", "experiment_hash": "o", "resolved": {}, "baseline": "bf16", "seed": 0}
+        run_id = writer.open_run(store, **about)
+        stage = {"weights": "bf16", "kv": "bf16"}
+        for name in ("bf16", "fp8-kv"):
+            stages = {"prefill": stage, "decode": {**stage, "kv": "fp8" if name == "fp8-kv" else "bf16"}}
+            facts = {"fingerprint": f"o-{name}", "plan": "p", "stages": stages, "injected": {}, "details": {}}
+            arm_id = writer.open_arm(store, run_id, name=name, expected=len(elsewhere_asked()), **facts)
+            writer.add_samples(store, run_id, arm_id, elsewhere_asked())
+            writer.finish_arm(store, arm_id, None, "matched")
+        writer.finish_run(store, run_id)
+        baseline, address = queries.resolve_arm(store, "@prod"), f"{run_id}:fp8-kv"
+        arms = arms_of(store, baseline, "fp8-kv")
+        found = reads_arms.elsewhere(store, baseline, arms)
+        assert found == histories(store, baseline, "fp8-kv").elsewhere == {address: ["chat"]}
+    app = run_app(path, "history", run=1, candidate="fp8-kv", frozen=baseline.address)
+    assert len(app.dataframe[0].value) == len(arms) - 1 and address not in app.dataframe[0].value["run"].tolist()
+    assert f"Left out, asked nothing that {baseline.address} was: {address} (chat)" in words_of(app).replace("\\", "")
+    own = run_app(path, "history", run=run_id, candidate="fp8-kv", frozen=f"{run_id}:bf16")
+    assert own.dataframe[0].value["run"].tolist() == [address]
+
+
+def elsewhere_asked():
+    score = NewScore(metric="exact", filter="", value=1.0)
+    item = {"suite": "chat", "item_hash": "h", "family": "f", "cluster": "", "metric": "exact", "filter": ""}
+    asked = {"chance": 0.0, "scored_by": "generation", "request_hash": "r", "settings_hash": "s", "rendered_hash": "t"}
+    answered = {"stage_tokens": {"prefill": 1, "decode": 3}, "handed_over": True, "scoring_version": "1"}
+    return [NewSample(**item, **asked, **answered, item_id=f"i{i}", scores=(score,)) for i in range(20)]
