@@ -81,7 +81,8 @@ class _Walk:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):  # no key of a mapping, which the constructor says
                 continue
-            inner = (*place, key.value)
+            merged = key.tag == f"{_TAG}merge"  # `<<`: what it holds stands here
+            inner = place if merged else (*place, key.value)
             named = dotted((key.value,), hidden=self._hides(place))
             if key.value in lines:
                 raise self._refusal(key, f"key '{named}' stands already in line {lines[key.value]}")

@@ -104,6 +104,7 @@ def test_a_complaint_about_a_channel_shows_no_value(read, channel):
     [
         ("'https://h/secret': {kind: slack, url_env: S}", ":9: 'channels.(not shown)': wants a name that begins with"),
         ("team: {kind: command, argv: [x, 12_34]}", ":9: 'channels.team.argv.1': a number is another to YAML; write"),
+        ("<<: {team: {kind: command, argv: [12_34]}}", ":9: 'channels.team.argv.0': a number is another to YAML"),
         ("12: {kind: slack, url_env: S}", ":9: key 'channels.12' is no text; put it in quotes"),
     ],
 )
