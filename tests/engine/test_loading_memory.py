@@ -45,7 +45,6 @@ IN_FOUR_BITS = ("packed", "awq", "gptq")
 MIXTURE_PLANS = ["w=bf16", "w=int4:g32", "w=fp8"]
 HIDDEN, WIDTH, EXPERTS = 1024, 1024, 16
 ONE_EXPERT = 3 * HIDDEN * WIDTH * 2  # bytes in bf16
-SLACK = 2**22  # of the interpreter
 
 
 class Load(NamedTuple):
@@ -249,4 +248,4 @@ def test_loading_a_mixture_holds_one_expert_and_one_file_over_what_stays(mixture
     path = mixture(kind)
     found = measure(path, plan)
     assert found.after > 0.95 * found.stays
-    assert found.peak < found.stays + ONE_EXPERT + largest_file(path) + SLACK
+    assert found.peak < found.stays + ONE_EXPERT + largest_file(path)
