@@ -77,7 +77,7 @@ class WeightSet:
         linears = linear_names(self.model)
         wanted, stored_head = self._match(checkpoint)
         packed = linears if self.fmt.lm_head or stored_head else linears - {HEAD}
-        head: Tensor | None = None
+        head: StoredTensor | None = None
         biases: dict[str, Tensor] = {}
         types = {name: self._type(name, held.dtype) for name, held in self._parameters().items()}
         for name, module in self._definitions.items():
@@ -92,7 +92,7 @@ class WeightSet:
                 fmt = self.asked[name] = self._format(stored)
                 self.experts[module].pack(expert, part, self._read(stored, fmt), fmt, name)
             elif is_tied(self.model) and name == f"{HEAD}.weight":
-                head = stored.read(self.dtype)
+                head = stored
             elif owner in packed and leaf == "weight":
                 fmt = self._format(stored)
                 self._pack(owner, self._read(stored, fmt), fmt)
@@ -153,10 +153,10 @@ class WeightSet:
         self.linears[layer] = PlanLinear(weight, None, fmt.storage_only if expands else fmt, layer)
         self.model.set_submodule(layer, self.linears[layer])
 
-    def _tie(self, head: Tensor | None, checkpoint: Checkpoint) -> None:
+    def _tie(self, head: StoredTensor | None, checkpoint: Checkpoint) -> None:
         """Makes lm_head of the embedding: the same tensor, or a packed form of it."""
         embedding = self.model.get_input_embeddings().get_parameter("weight").data
-        if head is not None and not torch.equal(head, embedding):
+        if head is not None and not head.holds(embedding):
             raise EngineError(
                 f"model {checkpoint.path}: config.json ties {HEAD}.weight to the embedding, and another is held; "
                 "set tie_word_embeddings to false in config.json if they are meant to differ"

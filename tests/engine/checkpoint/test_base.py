@@ -60,3 +60,13 @@ def test_a_value_that_rounding_makes_infinite_is_seen():
     assert held(values).read().isfinite().all()
     with pytest.raises(EngineError, match="once rounded to bfloat16"):
         held(values).read(torch.bfloat16)
+
+
+@pytest.mark.parametrize("place", [None, 0, 30, 55])
+def test_what_a_tensor_holds_is_compared_in_every_block(place):
+    values = torch.randn(7, 8, generator=torch.Generator().manual_seed(3))
+    other = values.bfloat16()
+    if place is not None:
+        other.view(-1)[place] += 1
+    assert held(values).holds(other) == (place is None)
+    assert held(values).holds(values)
