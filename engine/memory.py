@@ -40,8 +40,8 @@ class Returns:
 def returning() -> Iterator[Returns]:
     """While weights are read: large pieces are mapped, and what is free at the end is given back.
 
-    Measured on a mixture packed in int4, in 12 files of 16.5 MB, with an lm_head of 8 MB held until the end: peaks of
-    12 to 28 MB over what stays, from process to process, became 10 to 16 MB. Afterwards the allocator is as one that has freed a piece of `LARGEST_MAPPED_BYTES`.
+    Measured on a mixture packed in int4, 12 files of 16.5 MB, loaded in five formats by six processes each: peaks of 4
+    to 16 MB over what stays. Afterwards the allocator is as one that has freed a piece of `LARGEST_MAPPED_BYTES`.
     """
     _pin(MAPPED_BYTES)
     try:
