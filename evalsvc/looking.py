@@ -4,6 +4,7 @@ What is found depends on the answers, the seed and the policy alone, so that an 
 uninterrupted one, and the gate as the runner.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from evalsvc.reading import process_of, scored_values, up_to
 from evalsvc.release import family_size
 from evalsvc.signals import alarms, signals
 from evalsvc.store.records import ArmRecord, Choices, Pair
-from evalsvc.verdict.sequential import first_decision, threshold
+from evalsvc.verdict.sequential import Sequential, first_decision, threshold
 
 BothChoices: TypeAlias = tuple[Mapping[int, Choices], Mapping[int, Choices]]
 
@@ -101,7 +102,7 @@ def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, 
     """At each look the word; empty where nothing is decided."""
     groups = {Key(suite): list(members) for suite, members in counted.items() if members}
     groups[POOLED] = [pair for members in groups.values() for pair in members]
-    blind = {suite for suite, members in counted.items() if not members}
+    unmet = {suite: _unmet_pass(suite, looks, policy) for suite, members in counted.items() if not members}
     family = family_size(len(looks.largest))
     firsts = {}
     for key, members in groups.items():
@@ -114,14 +115,31 @@ def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, 
     found = []
     for look, end in enumerate(looks.ends):
         words = {key: first[1] for key, first in firsts.items() if first is not None and first[0] <= look}
-        done = {*(key.suite for key in words), *blind}
+        done = {*(key.suite for key in words), *(suite for suite, first in unmet.items() if first <= look)}
         waiting = [suite for suite, index in last.items() if suite not in done and index >= end]
-        waiting += [suite for suite, first in guarded if first > look and last[suite] >= end and suite not in blind]
+        waiting += [suite for suite, first in guarded if first > look and last[suite] >= end]
         if "REGRESSED" in words.values():
             found.append("REGRESSED")
         else:
             found.append("PASS" if POOLED in words and not waiting else "")
     return found
+
+
+def _unmet_pass(suite: str, looks: Looks, policy: Policy) -> int:
+    """The first look at which so many items met no differing factor that those to come are within the suite's guard.
+
+    An item that met none loses nothing; later ones may meet one. Clusters are taken as if all were the largest, which
+    is the least evidence. Beyond all looks where there is no such look.
+    """
+    positions = sorted(index for (name, _), index in looks.position.items() if name == suite)
+    largest = looks.largest[suite]
+    process, fed = Sequential(largest), 0
+    for end in looks.ends:
+        units = bisect_left(positions, end) // largest - fed
+        process.add([0.0] * units, [largest] * units)
+        fed += units
+    passed = process.below(policy.guard(suite)) >= threshold(policy.alpha)
+    return int(passed.argmax()) if passed.any() else len(looks.ends)
 
 
 def _first_passes(

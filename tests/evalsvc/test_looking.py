@@ -168,3 +168,18 @@ def test_a_pass_waits_for_a_family_that_a_rule_guards():
     plain, waited = decided(shaky), decided(shaky, guarding)
     assert plain is not None and waited is not None and plain.word == waited.word == "PASS"
     assert plain.items < waited.items <= 300
+
+
+def test_a_pass_waits_until_a_suite_that_met_nothing_so_far_could_not_lose_its_guard():
+    """Answers too short to meet the factor so far: a drop of 20 points is one of items to come that meet it."""
+    good = suite("good", 400)
+    few, many = (suite("short", n, through="prefill") for n in (20, 200))
+    alone = decided(good)
+    for short, waits_for_all in ((few, True), (many, False)):
+        order = plan_looks(map(placed, good + short), 1, 20).position
+        found = decided(good + short)
+        assert alone is not None and found is not None and found.word == "PASS"
+        met = sum(order[p.suite, p.item_id] < found.items for p in short)
+        assert (met == len(short)) == waits_for_all
+        assert waits_for_all or 0.8**met < POLICY.alpha
+    assert alone.items < 200
