@@ -1,11 +1,13 @@
 """What each arm's plan will be refused for, looked for in all arms before the first one is loaded.
 
 An arm is loaded when it is first asked, which may be long after others were answered. Names, shapes and config.json
-tell most of what can be wrong; no tensor is read here.
+tell most of what can be wrong. Of tensors only what lies beside matrices is read (zero points, orders of inputs, shapes,
+biases that the model does not have): they say how a matrix is stored. No matrix's codes or scales are.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import gcd
 
 import torch
@@ -43,7 +45,7 @@ def check_arms(checkpoint: Checkpoint, arms: Mapping[str, ArmSpec]) -> None:
             for fmt in _formats(spec):
                 check_format(fmt, matrices)
                 if fmt.kind == STORED:
-                    _check_stored(checkpoint, matrices, formats)
+                    _check_stored(checkpoint, matrices, formats, tied=is_tied(model))
             if spec.calibration is not None:
                 read_prompts(spec.calibration)
             for kv in (spec.plan.prefill.kv, spec.plan.decode.kv):
@@ -89,19 +91,31 @@ def _matrices(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Store
     return found
 
 
-def _check_stored(checkpoint: Checkpoint, matrices: Mapping[str, StoredTensor], others: Collection[str]) -> None:
+def _check_stored(
+    checkpoint: Checkpoint, matrices: Mapping[str, StoredTensor], others: Collection[str], *, tied: bool
+) -> None:
     """Refuses `stored` where it is another of the formats, or none: nothing would differ and be said to.
+
+    A head that the files have quantized stays packed under `stored`; under a format by name that takes `:lm_head`.
 
     Args:
         checkpoint: For the error.
         matrices: As in `check_format`.
         others: The formats of all arms.
+        tied: Whether the head is the embedding, which is held as plain numbers.
     """
-    own = {str(stored.own_format()) for name, stored in matrices.items() if name != HEAD}
-    only = next(iter(own))
-    if len(own) == 1 and (only in PLAIN_KINDS or only in others):
-        what = "is not quantized" if only in PLAIN_KINDS else f"holds all its matrices in {only}"
-        raise ConfigError(f"model {checkpoint.path} {what}, so that w={STORED} is w={only}: write that")
+    body = {stored.own_format() for name, stored in matrices.items() if name != HEAD}
+    if len(body) > 1:
+        return
+    (only,) = body
+    head = only if tied or HEAD not in matrices else matrices[HEAD].own_format()
+    plain_head = tied or head.kind in PLAIN_KINDS
+    if not plain_head and head != only:
+        return
+    same = str(only if plain_head else replace(only, lm_head=True))
+    if only.kind in PLAIN_KINDS or same in others:
+        what = "is not quantized" if only.kind in PLAIN_KINDS else f"holds all its matrices in {same}"
+        raise ConfigError(f"model {checkpoint.path} {what}, so that w={STORED} is w={same}: write that")
 
 
 @contextmanager

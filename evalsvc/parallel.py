@@ -21,6 +21,7 @@ from evalsvc.errors import EvalsvcError
 
 Counter = Callable[..., None]  # (done, total, doing: `tally.Doing`)
 INTERRUPTED = 130  # a shell's code for a process that Ctrl-C ended
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Reporter(Protocol):
@@ -55,10 +56,14 @@ class _Forwarding:
     def progress(self, label: str) -> Counter:
         return lambda *told: self._tell("progress", label, *told)
 
-    def _tell(self, *message: Any) -> None:
-        self._news.put(message)
+    def check(self) -> None:
+        """Ends the work where it was interrupted."""
         if self._interrupted:
             raise KeyboardInterrupt
+
+    def _tell(self, *message: Any) -> None:
+        self._news.put(message)
+        self.check()
 
 
 def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, report: Reporter) -> None:
@@ -83,9 +88,9 @@ def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
         while waiting or running:
             while waiting and len(running) < workers:
                 process = context.Process(target=_worker, args=(work, waiting.popleft(), news, os.getpid()))
-                with _interrupts_held():  # a process that is still starting would answer Ctrl-C with a traceback
+                with _signals_held():  # a process that is still starting would answer Ctrl-C with a traceback
                     process.start()
-                running.append(process)
+                    running.append(process)
             with contextlib.suppress(queue.Empty):
                 _tell(news.get(timeout=0.2), report, counters)
             for process in [p for p in running if not p.is_alive()]:
@@ -101,13 +106,27 @@ def run_parallel(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Interrupts wait until the block ends; a process started inside holds them until it lets them in."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_held() -> Iterator[None]:
+    """Signals that end a run wait until the block ends; a process started inside holds them until it lets them in.
+
+    The mask is this thread's, and the new process's. Python runs a handler in the main thread whichever thread the
+    signal came to, such as one that draws progress, so that handlers wait as well.
+    """
+    came: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # one that is ignored stays so in the new process
+        handlers = {number: handler for number in _ENDING if callable(handler := signal.getsignal(number))}
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: int) -> None:
@@ -116,8 +135,9 @@ def _worker(work: Callable[..., None], job: tuple[Any, ...], news: Any, parent: 
     signal.signal(signal.SIGTERM, reporter.interrupt)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored where a shell started the command in the background
         signal.signal(signal.SIGINT, reporter.interrupt)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     try:
+        reporter.check()
         work(*job, reporter)
     except EvalsvcError as error:
         news.put(("error", type(error).__name__, str(error)))

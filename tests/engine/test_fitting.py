@@ -95,6 +95,35 @@ def test_as_stored_beside_the_format_that_the_files_have_is_refused(tiny, tmp_pa
             Engine.load(path, plans={"base": baseline, "two": "w=stored"})
 
 
+def head_in_blocks(path: Path) -> Path:
+    """Has the head stored like the linears."""
+    found = load_file(path / "model.safetensors")
+    head = found["lm_head.weight"]
+    found["lm_head.weight_scale_inv"] = torch.ones([-(-size // 128) for size in head.shape])
+    found["lm_head.weight"] = head.to(torch.float8_e4m3fn)
+    save_file(found, path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+def test_as_stored_is_another_format_only_where_the_head_is_held_alike(tiny, tmp_path):
+    """`stored` keeps a quantized head packed, a format by name only with `lm_head`."""
+    path = stored_in_blocks(tiny, tmp_path / "blocks")
+    quantized = head_in_blocks(Path(shutil.copytree(path, tmp_path / "head")))
+    full = "fp8:w8a8:block128:group128:lm_head"
+    said = refusal(quantized, "w=stored", baseline="w=fp8:block128:lm_head")
+    assert said.endswith(f"holds all its matrices in {full}, so that w=stored is w={full}: write that")
+    for of, baseline in ((quantized, "w=fp8:block128"), (path, "w=fp8:block128:lm_head")):
+        with pytest.raises(pytest.fail.Exception, match="hashed the files"):
+            Engine.load(of, plans={"base": baseline, "two": "w=stored"})
+
+
+def test_a_head_alone_that_is_quantized_is_as_stored_no_other_format(tiny, tmp_path):
+    path = Path(shutil.copytree(tiny("llama"), tmp_path / "model"))
+    (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | BLOCKS))
+    with pytest.raises(pytest.fail.Exception, match="hashed the files"):
+        Engine.load(head_in_blocks(path), plans={"base": "w=bf16", "two": "w=stored"})
+
+
 @pytest.mark.parametrize(
     ("edit", "says"),
     [

@@ -1,6 +1,9 @@
 """Jobs in processes of their own: their news, their errors, and their end."""
 
 import os
+import signal
+import threading
+from multiprocessing.context import SpawnProcess
 
 import pytest
 
@@ -114,3 +117,35 @@ def test_an_interrupt_ends_every_process_in_order(jobs, tmp_path, capfd):
         with pytest.raises(ProcessLookupError):
             os.kill(int(name.stem), 0)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("another", [False, True], ids=["here", "another-thread"])
+def test_a_signal_while_a_process_starts_leaves_none_behind(jobs, tmp_path, monkeypatch, number, another):
+    """Of the whole process it may come to any thread, and the main one runs its handler."""
+    start, started = SpawnProcess.start, []
+
+    def interrupted(process: SpawnProcess) -> None:
+        start(process)
+        started.append(process)
+        if another:
+            sender = threading.Thread(target=lambda: (unblock(number), signal.raise_signal(number)))
+            sender.start()
+            sender.join()
+        else:
+            signal.raise_signal(number)
+
+    def unblock(number: int) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    before, masked = signal.signal(number, signal.default_int_handler), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_parallel(jobs.wait, [(str(tmp_path),)], 1, Heard())
+        assert signal.getsignal(number) == signal.default_int_handler
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == masked
+    finally:
+        signal.signal(number, before)
+    (process,) = started
+    assert not process.is_alive() and not list(tmp_path.glob("*.pid"))
