@@ -24,7 +24,10 @@ def state_of(run: RunChoice) -> str:
     """Whether somebody answers an unfinished run, and what to do where nobody does."""
     if run.status == RUNNING:
         return "This run is in progress."
-    return "This run was interrupted, and `evalsvc run FILE` goes on with it."
+    return (
+        "This run was interrupted. `evalsvc run FILE` goes on with it where file, model and engine are what they were, "
+        "and starts another one where not."
+    )
 
 
 @st.fragment(run_every=EVERY_S)

@@ -1,8 +1,8 @@
 """What each arm's plan will be refused for, looked for in all arms before the first one is loaded.
 
 An arm is loaded when it is first asked, which may be long after others were answered. Names, shapes and config.json
-tell most of what can be wrong. Of tensors only what lies beside matrices is read (zero points, orders of inputs, shapes,
-biases that the model does not have): they say how a matrix is stored. No matrix's codes or scales are.
+tell most of what can be wrong. Of tensors only what lies beside matrices is read (zero points, orders of inputs,
+shapes, biases that the model does not have): they say how a matrix is stored. No matrix's codes or scales are.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -4,19 +4,19 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from sqlalchemy import text
 
 from evalsvc.errors import StoreError
 from evalsvc.store.failures import store_errors
-from evalsvc.store.presence import ANSWERING
+from evalsvc.store.presence import ANSWERING, lock_of
 from evalsvc.store.session import BUSY_TIMEOUT_S, Location, Store, open_store, refuse_unusable, server_engine
 
 Claim = Callable[[int], None]
 _RUN = 0x6576616D  # of PostgreSQL's advisory locks, ours while a run writes
-_LOOKS, _LOOK_S = 5, 0.02  # who asks whether the lock is held has it for a moment
+_LOOKING_S, _LOOK_S = 2.0, 0.02  # who asks whether the lock is held has it for a moment
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
         with _server_lock(location, wait) as of_server:
             yield of_server
         return
-    lock_path = location.path.with_name(location.path.name + ".lock")
+    lock_path = lock_of(location.path)
     with store_errors(str(lock_path)):
         handle = lock_path.open("a+", encoding="utf-8")
     with handle:
@@ -63,8 +63,7 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
             _take(handle, wait)
         except BlockingIOError:
             handle.seek(0)
-            holder = handle.readline().partition(" ")[0].strip()
-            by = f" (process {holder})" if holder else ""
+            by = _named(handle.readline().partition(" ")[0].strip())
             message = f"another run is writing to {location.name}{by}; wait for it to finish, or stop it and run again"
             raise StoreError(message) from None
         except OSError as error:
@@ -81,12 +80,32 @@ def run_lock(path_or_url: str | os.PathLike[str], *, wait: bool = False) -> Iter
 
 
 def _take(handle: TextIO, wait: bool) -> None:
-    for _ in range(0 if wait else _LOOKS - 1):
-        try:
+    """Takes the lock, once those who only ask whether it is held have looked.
+
+    Raises:
+        BlockingIOError: Another process writes, or there were such for two seconds on end.
+    """
+    until = time.monotonic() + _LOOKING_S
+    while not wait:
+        with suppress(BlockingIOError):
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_LOOK_S)
-    return fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared with them, and never with who writes
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        if time.monotonic() > until:
+            raise BlockingIOError
+        time.sleep(_LOOK_S)
+    return fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _named(holder: str) -> str:
+    """The process that a lock's file names, where it lives; that of an earlier run stays there."""
+    try:
+        os.kill(int(holder), 0)
+    except PermissionError:
+        pass  # somebody else's
+    except (OSError, ValueError, OverflowError):
+        return ""
+    return f" (process {holder})"
 
 
 @contextmanager

@@ -5,7 +5,9 @@ each run, which everybody can list.
 """
 
 import fcntl
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from sqlalchemy import text
 
@@ -17,22 +19,32 @@ _HELD = text(
     "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = :ours AND objsubid = 2 AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
+_STANDBY = text("SELECT pg_is_in_recovery()")  # locks of the server that it follows are not known to it
+
+
+def lock_of(path: Path) -> Path:
+    """The lock of a database's file, which has one however many links lead to it."""
+    real = Path(os.path.realpath(path))
+    return real.with_name(real.name + ".lock")
 
 
 def words(store: Store) -> Callable[[int, str], str]:
     """What to call the state of a run, or of an arm of it: its stored status, but `interrupted` where nobody goes on.
 
+    Call it before the statuses are read: a run that ends in between was answered, whatever its lock says later.
+
     Returns:
-        Of a run's id and a stored status the word; it looks once, when it is first asked of something that is running.
+        Of a run's id and a stored status the word; it looks again, once, when it is first asked of something that is
+        running and was not yet: it may have begun in between.
     """
-    held: list[frozenset[int] | None] = []
+    looks = [answering(store)]
 
     def word(run_id: int, status: str) -> str:
-        if status != RUNNING:
+        if status != RUNNING or looks[0] is None or run_id in looks[0]:
             return status
-        if not held:
-            held.append(answering(store))
-        return RUNNING if held[0] is None or run_id in held[0] else INTERRUPTED
+        if len(looks) == 1:
+            looks.append(answering(store))
+        return RUNNING if looks[1] is None or run_id in looks[1] else INTERRUPTED
 
     return word
 
@@ -42,9 +54,11 @@ def answering(store: Store) -> frozenset[int] | None:
     path = Location.parse(store.address).path
     if path is None:
         with store.session() as session:
+            if session.scalar(_STANDBY):
+                return None
             return frozenset(session.scalars(_HELD, {"ours": ANSWERING}))
     try:
-        with path.with_name(path.name + ".lock").open(encoding="utf-8") as handle:
+        with lock_of(path).open(encoding="utf-8") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment, which `run_lock` waits out
             except BlockingIOError:

@@ -23,12 +23,12 @@ _RUN_FIELDS = (
 
 def runs(store: Store) -> list[RunRecord]:
     """All runs, oldest first."""
+    word = words(store)
     with store.session() as session:
         rows = session.execute(select(*(getattr(Run, name) for name in _RUN_FIELDS)).order_by(Run.id)).all()
         arms: dict[int, list[Any]] = {}
         for arm in session.execute(select(Arm.run_id, Arm.name, Arm.stored, Arm.errors).order_by(Arm.id)):
             arms.setdefault(arm.run_id, []).append(arm)
-    word = words(store)
     return [
         RunRecord(
             id=run.id,
@@ -67,9 +67,9 @@ def arms(store: Store, run_id: int | None = None) -> list[ArmRecord]:
     query = select(Arm, Run).join(Run, Arm.run_id == Run.id).order_by(Arm.id)
     if run_id is not None:
         query = query.where(Arm.run_id == run_id)
+    word = words(store)
     with store.session() as session:
         found = [_arm_record(arm, run) for arm, run in session.execute(query)]
-    word = words(store)
     return [
         replace(arm, status=word(arm.run_id, arm.status), run_status=word(arm.run_id, arm.run_status)) for arm in found
     ]
