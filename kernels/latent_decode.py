@@ -46,6 +46,7 @@ from .paged_parts import (
 BY_TILE = 4
 """A scale for each tile of a latent, as a kernel's constant."""
 _OPTIONS = {"num_warps": 8, "num_stages": 2}
+_MOST_SUMS = 2**26  # held at once: 256 MiB
 _LATENTS = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
 _PAGE, _MASKED, _NONE = constexpr(PAGE), constexpr(MASKED), constexpr(2147483647)
 _ONE, _BY_TILE = constexpr(ONE), constexpr(BY_TILE)
@@ -146,20 +147,23 @@ def latent_decode(
     if chosen is not None:
         most, lengths = chosen.shape[1], lengths.clamp(max=chosen.shape[1])
     splits = -(-most // SPLIT)
-    sums = torch.empty((requests, splits, heads, rank), dtype=torch.float32, device=q_latent.device)
-    peaks, totals = torch.empty((2, requests, splits, heads), dtype=torch.float32, device=q_latent.device)
     (latents, kind), (ropes, rope_kind) = held(latent_pages), held(rope_pages)
     findings = (table.lengths,) * 4 if guarding is None else guarding.tensors()
     constants = _sizes(rank, q_rope.shape[2], wide, heads, scale is not None)
-    _attend[(requests, -(-heads // constants["ROWS"]), splits)](
-        q_latent, q_rope, latents, ropes, q_latent if scale is None else scale, table.pages, lengths,
-        lengths if chosen is None else chosen, *findings,
-        sums, peaks, totals, table.pages.shape[1], most, heads, splits, scaling,
-        **constants, TILES=1 if scale is None or scale.ndim == 0 else scale.shape[1], KIND=kind, ROPE_KIND=rope_kind,
-        SCALE=_scale_kind(scale), WIDE=wide, GUARDED=guarding is not None, LISTED=chosen is not None, **_OPTIONS,
-    )  # fmt: skip
     out = torch.empty_like(q_latent)
-    merge_splits(sums, peaks, totals, lengths, out)
+    for some in _slices(requests, splits * heads * rank):
+        few = lengths[some]
+        sums = torch.empty((len(few), splits, heads, rank), dtype=torch.float32, device=q_latent.device)
+        peaks, totals = torch.empty((2, len(few), splits, heads), dtype=torch.float32, device=q_latent.device)
+        _attend[(len(few), -(-heads // constants["ROWS"]), splits)](
+            q_latent[some], q_rope[some], latents, ropes, q_latent if scale is None else scale, table.pages[some], few,
+            few if chosen is None else chosen[some], findings[0], *(found[some] for found in findings[1:]),
+            sums, peaks, totals, table.pages.shape[1], most, heads, splits, scaling,
+            **constants, TILES=1 if scale is None or scale.ndim == 0 else scale.shape[1], KIND=kind,
+            ROPE_KIND=rope_kind, SCALE=_scale_kind(scale), WIDE=wide, GUARDED=guarding is not None,
+            LISTED=chosen is not None, **_OPTIONS,
+        )  # fmt: skip
+        merge_splits(sums, peaks, totals, few, out[some])
     return out
 
 
@@ -238,6 +242,12 @@ def _check(
     refuse("latent_decode", found)
     check_options("latent_decode", q_latent, table, None, None, None)
     check_guarding("latent_decode", slots, table, guarding)
+
+
+def _slices(requests: int, sums: int) -> list[slice]:
+    """Requests that are served together, of so many sums each: fours, whose addresses are aligned as the first's."""
+    each = max(_MOST_SUMS // sums // 4, 1) * 4
+    return [slice(first, first + each) for first in range(0, requests, each)]
 
 
 def _scale_kind(scale: Tensor | None) -> int:

@@ -181,10 +181,8 @@ def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) ->
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
     """Warps and stages that spill nothing."""
-    if constants["WIDE"] and constants["KIND"] == FP32 and constants["FP32"]:
-        return {"num_warps": 4, "num_stages": 3}
     if constants["WIDE"]:
-        return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 1}
+        return {"num_warps": 4, "num_stages": 3 if constants["KIND"] == FP32 and constants["FP32"] else 1}
     kind, by_token = constants["KIND"], constants["SCALE"] == BY_TOKEN
     much = kind >= E4M3_BYTES or is_long(constants)
     if not much and kind == E4M3 and by_token:

@@ -95,6 +95,39 @@ def test_stamps_are_compared_once_whatever_the_number_of_heads():
             assert guarding.sound.tolist() == [40, 130 - (bad is not None)]
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_requests_beyond_the_room_for_sums_are_served_after_the_others(monkeypatch, listed):
+    """Findings too; nine of them are served by fours."""
+    lengths = [30, 200, 64, 1, 90, 17, 130, 5, 70]
+    *tensors, table, scaling = made(64, 16, 3, "fp8", "tile", "bf16", lengths)
+    stamps = torch.full((len(tensors[2]), 2), -7, dtype=torch.int32)
+    expected = torch.arange(1, 1 + table.pages.numel(), dtype=torch.int32).view_as(table.pages)
+    for i, length in enumerate(lengths):
+        position = torch.arange(length)
+        stamps[table.slots(i), 0], stamps[table.slots(i), 1] = expected[i, position // PAGE], position.int()
+    stamps[table.slots(4)[0], 1] += 1
+    chosen = torch.arange(70, dtype=torch.int32).flip(0).repeat(len(lengths), 1) if listed else None
+    if chosen is not None:
+        for row, length in zip(chosen, lengths, strict=True):
+            row[: min(length, 70)] = torch.arange(min(length, 70), dtype=torch.int32)
+    found = []
+    for room in (module._MOST_SUMS, 1):
+        monkeypatch.setattr(module, "_MOST_SUMS", room)
+        guarding = Guarding.over(stamps, expected)
+        out = latent_decode(*tensors, table, scaling, guarding, chosen)
+        found.append((out, guarding.sound, guarding.first_bad()))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert found[1][2].tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+    wanted = [min(length, 70) if listed else length for length in lengths]
+    assert found[1][1].tolist() == [n - (i == 4) for i, n in enumerate(wanted)]
+
+
+def test_sums_held_at_once_are_bounded():
+    slices = module._slices(1000, 4 * 64 * 512)
+    assert [one.start for one in slices] == [0, 512] and slices[0].stop == 512
+    assert [one.stop - one.start for one in module._slices(8, 2**30)] == [4, 4]
+
+
 REFUSED = {
     "rank": "rank 48 and rope 16 are not both powers of two",
     "rope": "rope_pages are torch.float8_e4m3fn beside latents in torch.bfloat16",
