@@ -84,7 +84,7 @@ DESIGNS: dict[str, Callable[[np.ndarray, int], Words]] = {
 
 def mixture(logs: np.ndarray) -> np.ndarray:
     """log of the mean over bets, the last axis."""
-    return logsumexp(logs, axis=-1) - log(len(BETS))
+    return np.asarray(logsumexp(logs, axis=-1)) - log(len(BETS))
 
 
 def stop_or_end(
