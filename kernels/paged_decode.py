@@ -273,8 +273,9 @@ def _options(constants: dict[str, Any]) -> dict[str, int]:
         return {"num_warps": 8 if constants["V"] > 128 else 4, "num_stages": 2 if constants["KIND"] == FP32 else 1}
     long = is_long(constants)
     by_token = constants["SCALE"] == BY_TOKEN
-    e4m3 = constants["HALF"] and constants["V"] > 128 and not by_token  # with tags alone four warps spill on sm_90
-    warps = 8 if e4m3 or (long and constants["ROWS"] > 16) else 4
+    e4m3 = constants["HALF"] and (constants["V_REST"] or (constants["V"] > 128 and not by_token))
+    parted = constants["V_REST"] and constants["KIND"] != BF16 and not by_token
+    warps = 8 if e4m3 or parted or (long and constants["ROWS"] > 16) else 4  # with tags alone four spill on sm_90
     return {"num_warps": warps, "num_stages": 2 if long and by_token else 3}
 
 

@@ -176,6 +176,8 @@ def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) ->
         rows, keys = 16, 16
     elif kind in (E4M3, E4M3_BYTES, INT8) and is_long(sides):
         rows, keys = (rows, 16) if fp8 else (rows // 2, keys)
+    elif kind == INT8 and sides["V_REST"] and not fp8:
+        keys = 16
     return sides | {"GROUP": group, "ROWS": rows, "KEYS": keys, "TILE": max(rows // group, 1)}
 
 
