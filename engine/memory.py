@@ -40,7 +40,7 @@ class Returns:
 def returning() -> Iterator[Returns]:
     """While weights are read: large pieces are mapped, and what is free at the end is given back.
 
-    Measured on a mixture packed in int4, 12 files of 16.5 MB, loaded in five formats by six processes each: peaks of 4
+    Measured on a mixture packed in int4, 12 files of 16.5 MB, loaded in five formats by six processes each: peaks of 2
     to 16 MB over what stays. Afterwards the allocator is as one that has freed a piece of `LARGEST_MAPPED_BYTES`.
     """
     _pin(MAPPED_BYTES)

@@ -57,7 +57,7 @@ def latent_attention(
     """
     ran("latent_attention.torch")
     heads, rank = q_latent.shape[1:]
-    narrow = _narrow(q_latent, latent_pages)
+    narrow = narrow_type(q_latent, latent_pages)
 
     def read(slots: Tensor) -> tuple[Tensor, Tensor]:
         latent, rope = read_rows(latent_pages, rope_pages, scale, slots.view(-1), narrow)
@@ -91,7 +91,7 @@ def expanded_attention(
     """
     ran("latent_attention_expanded.torch")
     heads, nope = q_nope.shape[1:]
-    narrow = _narrow(q_nope, latent_pages)
+    narrow = narrow_type(q_nope, latent_pages)
     width = up.shape[1] - nope
     matrix = up.flatten(0, 1).to(narrow)
 
@@ -137,7 +137,8 @@ def _codes(pages: Tensor, slots: Tensor) -> Tensor:
     return dequantize_e4m3(pages.view(torch.uint8).index_select(0, slots).view(torch.float8_e4m3fn))
 
 
-def _narrow(q: Tensor, pages: Tensor) -> torch.dtype:
+def narrow_type(q: Tensor, pages: Tensor) -> torch.dtype:
+    """What rows, keys and values are rounded to."""
     return torch.float32 if torch.float32 in (q.dtype, pages.dtype) else torch.bfloat16
 
 

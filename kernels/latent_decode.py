@@ -47,7 +47,7 @@ BY_TILE = 4
 """A scale for each tile of a latent, as a kernel's constant."""
 _OPTIONS = {"num_warps": 8, "num_stages": 2}
 _MOST_SUMS = 2**26  # held at once: 256 MiB
-_LATENTS = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
+LATENTS = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)  # types of their pages
 _PAGE, _MASKED, _NONE = constexpr(PAGE), constexpr(MASKED), constexpr(2147483647)
 _ONE, _BY_TILE = constexpr(ONE), constexpr(BY_TILE)
 
@@ -160,7 +160,7 @@ def latent_decode(
             few if chosen is None else chosen[some], findings[0], *(found[some] for found in findings[1:]),
             sums, peaks, totals, table.pages.shape[1], most, heads, splits, scaling,
             **constants, TILES=1 if scale is None or scale.ndim == 0 else scale.shape[1], KIND=kind,
-            ROPE_KIND=rope_kind, SCALE=_scale_kind(scale), WIDE=wide, GUARDED=guarding is not None,
+            ROPE_KIND=rope_kind, SCALE=scale_kind(scale), WIDE=wide, GUARDED=guarding is not None,
             LISTED=chosen is not None, **_OPTIONS,
         )  # fmt: skip
         merge_splits(sums, peaks, totals, few, out[some])
@@ -210,7 +210,7 @@ def _check(
     found = {
         f"q_latent is {q_latent.dtype}, q_rope {q_rope.dtype}; served: both fp32 or bf16": q_latent.dtype not in QUERIES
         or q_rope.dtype != q_latent.dtype,
-        f"latent_pages are {latent_pages.dtype}; served: fp32, bf16 and e4m3": latent_pages.dtype not in _LATENTS,
+        f"latent_pages are {latent_pages.dtype}; served: fp32, bf16 and e4m3": latent_pages.dtype not in LATENTS,
         f"rope_pages are {rope_pages.dtype} beside latents in {latent_pages.dtype}": rope_pages.dtype
         != (torch.bfloat16 if tiled else latent_pages.dtype),
         f"rank {rank} and rope {rope} are not both powers of two from 16 on": not all(
@@ -250,7 +250,8 @@ def _slices(requests: int, sums: int) -> list[slice]:
     return [slice(first, first + each) for first in range(0, requests, each)]
 
 
-def _scale_kind(scale: Tensor | None) -> int:
+def scale_kind(scale: Tensor | None) -> int:
+    """What a program is told of the scales of latents."""
     return NO_SCALE if scale is None else BY_TILE if scale.ndim == 2 else ONE
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from .dispatch import ran
 from .jit import constexpr, dot, jit, tl, to_bf16
-from .latent_attention import read_rows
-from .latent_decode import BY_TILE
+from .latent_attention import narrow_type, read_rows
+from .latent_decode import BY_TILE, LATENTS, scale_kind
 from .page_table import PAGE, QUERIES, Guarding, PageTable, check_guarding, check_options, refuse
 from .paged_launch import held
 from .paged_parts import (
@@ -38,7 +38,6 @@ from .paged_parts import (
 from .paged_prefill import paged_prefill
 from .paged_reference import attend_request
 
-_LATENTS = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
 _MOST_NUMBERS = 2**29  # of keys and values that are held at once: 1 GiB in bf16
 _OPTIONS = {"num_warps": 4, "num_stages": 3}
 _PAGE, _NONE = constexpr(PAGE), constexpr(2147483647)
@@ -128,7 +127,7 @@ def latent_prefill(
     ran("latent_prefill.triton")
     tokens, heads, nope = q_nope.shape
     rank, rope, width = latent_pages.shape[1], q_rope.shape[2], up.shape[1] - nope
-    narrow = _narrow(q_nope, latent_pages)
+    narrow = narrow_type(q_nope, latent_pages)
     (latents, kind), (ropes, rope_kind) = held(latent_pages), held(rope_pages)
     own, matrices, query = table.in_order, up.to(narrow).contiguous(), torch.cat([q_nope, q_rope], dim=-1)
     rows, columns = PAGE * sum(-(-end // PAGE) for end in own.known or ()), table.pages.shape[1]
@@ -145,7 +144,7 @@ def latent_prefill(
         _expand[(-(-columns * PAGE // constants["KEYS"]), len(table.pages), count * parts)](
             latents, ropes, q_nope if scale is None else scale, matrices, table.pages, table.lengths, own.pages,
             *findings, keys, values, columns, own.pages.shape[1], first, count,
-            **constants, KIND=kind, ROPE_KIND=rope_kind, SCALE=_scale_kind(scale),
+            **constants, KIND=kind, ROPE_KIND=rope_kind, SCALE=scale_kind(scale),
             GUARDED=guarding is not None and first == 0, **_OPTIONS,
         )  # fmt: skip
         asking = query[:, first : first + count].contiguous()
@@ -169,7 +168,7 @@ def latent_prefill_torch(
     ran("latent_prefill.torch")
     if guarding is not None:
         guarding.compare(table, None)
-    narrow, nope, query = _narrow(q_nope, latent_pages), q_nope.shape[2], torch.cat([q_nope, q_rope], dim=-1)
+    narrow, nope, query = narrow_type(q_nope, latent_pages), q_nope.shape[2], torch.cat([q_nope, q_rope], dim=-1)
     rows = [q_nope.new_empty((0, len(up), up.shape[1] - nope))]
     for i, asking in enumerate(query.split(list(table.counts))):
         latent, rope = read_rows(latent_pages, rope_pages, scale, table.slots(i), narrow)
@@ -178,10 +177,6 @@ def latent_prefill_torch(
         slots = torch.arange(len(keys), device=keys.device)
         rows.append(attend_request(asking, keys, both[..., nope:], None, None, slots, scaling, None, None, None))
     return torch.cat(rows)
-
-
-def _narrow(q: Tensor, pages: Tensor) -> torch.dtype:
-    return torch.float32 if torch.float32 in (q.dtype, pages.dtype) else torch.bfloat16
 
 
 def _check(
@@ -201,7 +196,7 @@ def _check(
     found = {
         f"q_nope is {q_nope.dtype}, q_rope {q_rope.dtype}; served: both fp32 or bf16": q_nope.dtype not in QUERIES
         or q_rope.dtype != q_nope.dtype,
-        f"latent_pages are {latent_pages.dtype}; served: fp32, bf16 and e4m3": latent_pages.dtype not in _LATENTS,
+        f"latent_pages are {latent_pages.dtype}; served: fp32, bf16 and e4m3": latent_pages.dtype not in LATENTS,
         f"rope_pages are {rope_pages.dtype} beside latents in {latent_pages.dtype}": rope_pages.dtype
         != (torch.bfloat16 if scale is not None and scale.ndim == 2 else latent_pages.dtype),
         f"q_nope has shape {tuple(q_nope.shape)}, q_rope {tuple(q_rope.shape)}": (*q_nope.shape[:2], rope)
@@ -236,10 +231,6 @@ def _sizes(nope: int, width: int, rank: int, rope: int, tiles: int, wide: bool) 
     step = min(each & -each, 16 if wide else 64)
     sides = {"KEYS": 16 if wide else 64, "OUT": min(out, 128), "NOPE": nope, "WIDTH": width, "RANK": rank}
     return sides | {"STEP": step, "ROPE": rope, "R": r, "TILES": tiles, "WIDE": wide}
-
-
-def _scale_kind(scale: Tensor | None) -> int:
-    return NO_SCALE if scale is None else BY_TILE if scale.ndim == 2 else ONE
 
 
 def signatures() -> list[Any]:
