@@ -1,15 +1,10 @@
 """The engine: one model, each distinct stage held once, requests answered for one arm or several at a time."""
 
-import hashlib
 import inspect
-import json
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,24 +12,22 @@ from torch import Tensor
 from evalsvc.errors import ConfigError
 from evalsvc.kernels import dispatch
 
-from . import calibration as calibrating
+from .alone import logits_alone
 from .arm import Arm, ArmSpec
-from .batch import Chunk
+from .arms import Arms
 from .checkpoint.base import Checkpoint
 from .checkpoint.open import open_checkpoint
-from .devices import on, resolve
+from .devices import resolve
 from .fitting import check_arms
 from .generation import generate_jobs
 from .graphs import capture_for
 from .jobs import Ticket, whole
 from .kv.pages import PoolFull
 from .kv.pool import Scales
-from .kv.pool import Sequence as KVSequence
 from .kv.tags import check_mode
-from .layout import layout_of
 from .loop import Loop
-from .model import check_kv, empty_model, longest_sequence
-from .precision import KVFormat, PrecisionPlan, StagePlan, WeightFormat, parse_plan
+from .model import check_kv
+from .precision import PrecisionPlan, parse_plan
 from .proof import measure, mismatches
 from .requests import (
     GenerateRequest,
@@ -47,32 +40,12 @@ from .requests import (
     TextPiece,
 )
 from .scoring import score_jobs
-from .stage import DecodeStage, PrefillStage, Stage
+from .stage import Stage
 from .text import Text, foreign_id
-from .weights import WeightSet
 
 LOGIT_ELEMENTS = 2**25  # of one prefill forward: 128 MiB in fp32
 SIZES: tuple[str, ...] = ("kv_tokens", "max_batch", "chunk", "max_length")  # the last one None unless given
-StageT = TypeVar("StageT", bound=Stage)
 Answers = Iterator[GenerateResult | ScoreResult | RequestFailure]
-
-
-def source_version() -> str:
-    """sha256 over the sources of engine and kernels and the versions of what computes for them."""
-    digest = hashlib.sha256()
-    for module in (__file__, dispatch.__file__):
-        root = Path(module).parent
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    digest.update(json.dumps([metadata.version(name) for name in ("torch", "transformers")]).encode())
-    return digest.hexdigest()
-
-
-def _stage_key(kind: type[Stage], spec: ArmSpec, scales: Scales | None) -> tuple:
-    """Everything that makes two arms' stages the same."""
-    plan: StagePlan = getattr(spec.plan, kind.name)
-    sha256 = None if scales is None else scales.sha256()
-    return kind.name, plan, sha256, spec.inject.get(f"{kind.name}_k_scale", 1.0)
 
 
 def _check_asked(arms: Mapping[str, ArmSpec], sizes: Mapping[str, Any], integrity: str, device: str) -> torch.device:
@@ -138,21 +111,13 @@ class Engine:
         """
         sizes = dict(zip(SIZES, (kv_tokens, max_batch, chunk, max_length), strict=True))
         self.device = _check_asked(arms, sizes, integrity, device)
-        self._capture = capture_for(self.device, graphs)
+        capture = capture_for(self.device, graphs)
         for spec in arms.values():
             check_kv(checkpoint, spec.plan)
-        self.checkpoint, self.specs = checkpoint, dict(arms)
-        self.kv_tokens, self.max_batch, self.cache, self.poison = kv_tokens, max_batch, cache, poison
-        self._asked_length, self.integrity = max_length, integrity
-        self.hashes = checkpoint.hashes()
-        self._text: Text | None = None
-        self._shared: dict[torch.dtype, dict[str, Tensor]] = {}
-        self._weights: weakref.WeakValueDictionary[WeightFormat, WeightSet] = weakref.WeakValueDictionary()
-        self._stages: dict[tuple, Stage] = {}
-        self._arms: dict[str, Arm] = {}
-        self._released: set[str] = set()
-        self._magnitudes: dict[tuple, Tensor] = {}
-        self._scales: dict[str, dict[str, Scales]] = {}
+        self.checkpoint, self.specs, self.cache, self.integrity = checkpoint, dict(arms), cache, integrity
+        kept = capture, kv_tokens, cache, poison, max_length, integrity
+        self._arms = Arms(checkpoint, self.specs, self.device, *kept)
+        self.hashes = self._arms.hashes
         vocabulary = int(checkpoint.config.get("vocab_size") or 2**15)
         self._loop = Loop(max_batch, chunk, max(1, LOGIT_ELEMENTS // vocabulary), self.device)
 
@@ -205,56 +170,22 @@ class Engine:
     @property
     def text(self) -> Text:
         """The tokenizer."""
-        if self._text is None:
-            self._text = Text(self.checkpoint.tokenizer(), sorted(self.checkpoint.eos_ids()))
-        return self._text
+        return self._arms.text
+
+    @property
+    def max_length(self) -> int:
+        """As `Arms.max_length`."""
+        return self._arms.max_length
 
     def arm(self, name: str | None = None) -> Arm:
-        """A loaded arm; the only one when no name is given.
-
-        Raises:
-            ConfigError: No arm of that name, or several and no name.
-        """
-        if name is None:
-            if len(self.specs) != 1:
-                raise ConfigError(f"name one of the arms {', '.join(self.specs)}")
-            name = next(iter(self.specs))
-        self._known(name)
+        """As `Arms.get`."""
         with self._loop.lock:
-            if name not in self._arms:
-                spec = self.specs[name]
-                scales = self.scales(name)
-                prefill = self._stage(PrefillStage, spec, scales.get("prefill"))
-                decode = self._stage(DecodeStage, spec, scales.get("decode"))
-                self._arms[name] = Arm(name, spec, prefill, decode)
-                self._released.discard(name)
-            return self._arms[name]
-
-    def _known(self, name: str) -> None:
-        if name not in self.specs:
-            raise ConfigError(f"unknown arm {name!r}; known: {', '.join(self.specs)}")
+            return self._arms.get(name)
 
     def release(self, name: str) -> None:
-        """Lets go of an arm; its stages stay while an arm that was not released asks for the same.
-
-        Answers under way are finished. Asked again, the arm is loaded again.
-
-        Raises:
-            ConfigError: No arm of that name.
-        """
-        self._known(name)
+        """As `Arms.release`. Answers under way are finished. Asked again, the arm is loaded again."""
         with self._loop.lock:
-            self._release(name)
-
-    def _release(self, name: str) -> None:
-        self._arms.pop(name, None)
-        self._released.add(name)
-        needed = set()
-        for other, spec in self.specs.items():
-            if other not in self._released:
-                scales = self.scales(other)
-                needed |= {_stage_key(kind, spec, scales.get(kind.name)) for kind in (PrefillStage, DecodeStage)}
-        self._stages = {key: stage for key, stage in self._stages.items() if key in needed}
+            self._arms.release(name)
 
     def resize(self, kv_tokens: int) -> None:
         """Gives every loaded arm pools of another size; the weights stay where they are.
@@ -267,70 +198,11 @@ class Engine:
         with self._loop.lock:
             if self._loop.scheduler.busy:
                 raise ConfigError("answers are under way: pools are resized between them")
-            names = list(self._arms)
-            weights = [stage.weights for stage in self._stages.values()]  # held until the new stages hold them
-            self._stages, self._arms, self.kv_tokens = {}, {}, kv_tokens
-            self.__dict__.pop("max_length", None)
-            self.__dict__.pop("window", None)
-            for name in names:
-                self.arm(name)
-            del weights
+            self._arms.resize(kv_tokens)
 
     def scales(self, name: str) -> dict[str, Scales]:
-        """Fixed scales of an arm's stages, by stage: read from its file, or from a calibration, cached or run now."""
-        if name not in self._scales:
-            spec = self.specs[name]
-            plans = (("prefill", spec.plan.prefill.kv), ("decode", spec.plan.decode.kv))
-            self._scales[name] = {
-                stage: self._fixed_scales(spec, kv) for stage, kv in plans if kv.given or kv.calibrated
-            }
-        return self._scales[name]
-
-    def _fixed_scales(self, spec: ArmSpec, kv: KVFormat) -> Scales:
-        if kv.given:
-            assert spec.scales is not None
-            layout = layout_of(empty_model(self.checkpoint, torch.bfloat16))
-            return calibrating.read_scales(spec.scales, kv, layout)
-        assert spec.calibration is not None
-        return calibrating.scales_from(self._amax(spec.plan.prefill.weights, spec.calibration), kv)
-
-    def _amax(self, weights: WeightFormat, calibration: Path) -> Tensor:
-        prompts = calibrating.read_prompts(calibration)
-        key = (weights, tuple(prompts))
-        if key not in self._magnitudes:
-            recipe = [self.hashes, source_version(), str(weights), prompts]
-            digest = hashlib.sha256(json.dumps(recipe).encode("utf-8", "surrogatepass")).hexdigest()
-            path = None if self.cache is None else self.cache / f"{digest}.json"
-            held = None if path is None else calibrating.load_amax(path)
-            if held is None:
-                ids = [self.text.encode(prompt) for prompt in prompts]
-                with on(self.device):
-                    held = calibrating.calibrate(self._weight_set(weights), ids).cpu()
-                if path is not None:
-                    calibrating.save_amax(path, held)
-            self._magnitudes[key] = held
-        return self._magnitudes[key]
-
-    def _weight_set(self, fmt: WeightFormat) -> WeightSet:
-        held = self._weights.get(fmt)
-        if held is None:
-            with on(self.device):
-                held = self._weights[fmt] = WeightSet(self.checkpoint, fmt, self._shared, self.max_length)
-        return held
-
-    def _stage(self, kind: type[StageT], spec: ArmSpec, scales: Scales | None) -> StageT:
-        key = _stage_key(kind, spec, scales)
-        held = self._stages.get(key)
-        if held is None:
-            plan: StagePlan = getattr(spec.plan, kind.name)
-            factor = spec.inject.get(f"{kind.name}_k_scale", 1.0)
-            weights = self._weight_set(plan.weights)
-            options = scales, factor, self.poison, str(key), self.integrity
-            captured: dict[str, Any] = {"capture": self._capture} if kind is DecodeStage else {}
-            with on(self.device):
-                held = self._stages[key] = kind(weights, plan, self.kv_tokens, *options, **captured)
-        assert isinstance(held, kind)
-        return held
+        """As `Arms.scales`."""
+        return self._arms.scales(name)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -358,7 +230,7 @@ class Engine:
         Raises:
             ConfigError: A request for an arm that does not exist; none of this call's is answered.
         """
-        for outcome in self._outcomes(requests, arm, streaming=False):
+        for outcome in self._outcomes(requests, arm, Ticket()):
             assert not isinstance(outcome, TextPiece)
             yield outcome
 
@@ -366,7 +238,7 @@ class Engine:
         self, requests: Sequence[GenerateRequest], arm: str | None = None
     ) -> Iterator[TextPiece | GenerateResult | RequestFailure]:
         """As `generate`, with each answer's text piece by piece before its result."""
-        for outcome in self._outcomes(requests, arm, streaming=True):
+        for outcome in self._outcomes(requests, arm, Ticket(streaming=True)):
             assert not isinstance(outcome, ScoreResult)
             yield outcome
 
@@ -382,21 +254,9 @@ class Engine:
         """
         if not whole(concurrency, 1):
             raise ConfigError(f"concurrency is {concurrency!r}; it must be a whole number from 1")
-        waiting, ticket = iter(requests), Ticket()
-        try:
-            for request in islice(waiting, concurrency):
-                self._submit(request, arm, ticket)
-            while ticket.jobs or ticket.outcomes:
-                while ticket.outcomes:
-                    outcome = ticket.outcomes.popleft()
-                    for request in islice(waiting, 1):
-                        self._submit(request, arm, ticket)
-                    assert isinstance(outcome, GenerateResult | RequestFailure)
-                    yield outcome
-                if ticket.jobs:
-                    self._loop.step()
-        finally:  # the caller may stop listening at any answer
-            self._loop.drop(ticket.jobs, "nobody listens any more")
+        for outcome in self._outcomes(requests, arm, Ticket(), concurrency):
+            assert isinstance(outcome, GenerateResult | RequestFailure)
+            yield outcome
 
     def cancel(self, request_id: str) -> int:
         """Gives up all answers under way to requests with this id; each gets a failure with what it had written.
@@ -406,14 +266,18 @@ class Engine:
         """
         return self._loop.cancel(request_id)
 
-    def _outcomes(self, requests: Sequence[Request], arm: str | None, streaming: bool):
-        ticket = Ticket(streaming)
+    def _outcomes(self, requests: Iterable[Request], arm: str | None, ticket: Ticket, at_once: int | None = None):
+        """Sends requests, all or so many at once and the next one for each outcome, and drives the loop to the end."""
+        waiting = iter(requests)
         try:
-            for request in requests:
+            for request in islice(waiting, at_once):
                 self._submit(request, arm, ticket)
             while ticket.jobs or ticket.outcomes:
                 while ticket.outcomes:
-                    yield ticket.outcomes.popleft()
+                    outcome = ticket.outcomes.popleft()
+                    for request in islice(waiting, 1):
+                        self._submit(request, arm, ticket)
+                    yield outcome
                 if ticket.jobs:
                     self._loop.step()
         finally:  # the caller may stop listening at any answer
@@ -429,37 +293,12 @@ class Engine:
             if isinstance(request, GenerateRequest):
                 jobs, prompts = generate_jobs(request, arms, self.text, ticket, self.max_length)
             else:
-                jobs, prompts = score_jobs(request, arms, self.text, ticket, self.max_length, self.window)
+                jobs, prompts = score_jobs(request, arms, self.text, ticket, self.max_length, self._arms.window)
             try:
                 self._loop.submit(jobs, prompts)
             except PoolFull as error:
                 for job in jobs:
                     job.fail("pool", str(error))
-
-    @cached_property
-    def max_length(self) -> int:
-        """Longest sequence that is served, in tokens.
-
-        Raises:
-            ConfigError: More was asked than the model is made for or a pool holds.
-        """
-        made_for = longest_sequence(self.checkpoint) or self.kv_tokens
-        if self._asked_length is None:
-            return min(made_for, self.kv_tokens)
-        if not 1 <= self._asked_length <= min(made_for, self.kv_tokens):
-            raise ConfigError(
-                f"max_length {self._asked_length} is not from 1 to {min(made_for, self.kv_tokens)}: the model is made "
-                f"for {made_for} tokens, a pool holds {self.kv_tokens}"
-            )
-        return self._asked_length
-
-    @cached_property
-    def window(self) -> int:
-        """Tokens of a rolling text's windows: the asked `max_length`, or what the model is made for.
-
-        What a pool holds does not enter, since it must not change a score.
-        """
-        return self._asked_length or longest_sequence(self.checkpoint) or self.kv_tokens
 
     def logits(self, token_ids: Sequence[int], arm: str | None = None, through: str = "prefill") -> Tensor:
         """Full logits of a prompt through one stage alone, for checking against other implementations.
@@ -485,24 +324,7 @@ class Engine:
             if wrong is not None or not 0 < len(ids) <= self.max_length:
                 raise ConfigError(wrong or f"{len(ids)} token ids are not from 1 to the {self.max_length} served")
         with self._loop.lock:
-            return self._logits(held.prefill if through == "prefill" else held.decode, prompts)
-
-    def _logits(self, stage: Stage, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-        sequences = [KVSequence() for _ in prompts]
-        try:
-            if isinstance(stage, PrefillStage):
-                rows = stage.forward([Chunk(s, ids, len(ids)) for s, ids in zip(sequences, prompts, strict=True)])
-                return list(rows.split([len(ids) for ids in prompts]))
-            steps: list[list[Tensor]] = [[] for _ in prompts]
-            for position in range(max(len(ids) for ids in prompts)):
-                live = [i for i, ids in enumerate(prompts) if position < len(ids)]
-                rows = stage.forward([Chunk(sequences[i], [prompts[i][position]]) for i in live])
-                for i, row in zip(live, rows, strict=True):
-                    steps[i].append(row)
-            return [torch.stack(rows) for rows in steps]
-        finally:
-            for sequence in sequences:
-                stage.pool.free(sequence)
+            return logits_alone(held.prefill if through == "prefill" else held.decode, prompts)
 
     # -- what was measured ---------------------------------------------------------------------------------------------
 
@@ -513,7 +335,7 @@ class Engine:
         """
         held = self.arm(arm)
         measured: dict[str, Any] = {
-            name: {**measure(stage, stage.work.since(start)), "shared_with": self._shared_with(stage, held)}
+            name: {**measure(stage, stage.work.since(start)), "shared_with": self._arms.sharing(stage, held)}
             for name, (stage, start) in held.started.items()
         }
         asked = held.spec.plan, held.spec.inject, self.scales(held.name)
@@ -521,11 +343,6 @@ class Engine:
         measured["batches"] = held.batches()
         measured["prefix_cache"] = _cache_counts(held.prefill)
         return measured
-
-    def _shared_with(self, stage: Stage, arm: Arm) -> list[str]:
-        """Other loaded arms whose answers the stage worked for too."""
-        others = [other for other in self._arms.values() if other is not arm and stage in (other.prefill, other.decode)]
-        return [other.name for other in others if other.answered and arm.answered]
 
     def stats(self) -> dict[str, Any]:
         """What waits and runs, and per stage what was computed, served from its cache, and is held."""
@@ -542,7 +359,7 @@ class Engine:
                     "cache": _cache_counts(stage),
                     "pages": {"all": stage.pool.n_pages, "free": stage.pool.free_pages, "idle": stage.pool.idle},
                 }
-                for stage in self._stages.values()
+                for stage in self._arms.stages.values()
             ],
         }
 

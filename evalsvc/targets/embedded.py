@@ -12,8 +12,9 @@ from torch import Tensor
 
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.devices import described
-from evalsvc.engine.engine import Engine, source_version
+from evalsvc.engine.engine import Engine
 from evalsvc.engine.requests import Answer, Request, RequestFailure
+from evalsvc.engine.version import source_version
 from evalsvc.errors import EngineError
 from evalsvc.kernels import dispatch
 from evalsvc.targets import templates

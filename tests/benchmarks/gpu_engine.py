@@ -146,7 +146,7 @@ def forget(bench: Bench, *engines: Engine) -> None:
     for served in engines:
         for name in list(served.specs):
             served.release(name)
-        served._shared.clear()
+        served._arms._shared.clear()
     gc.collect()
     if not bench.dry:
         torch.cuda.empty_cache()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from evalsvc.engine.arm import ArmSpec
+from evalsvc.engine.arms import Arms
 from evalsvc.engine.calibration import load_amax, read_prompts, scales_from
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.precision import KVFormat, parse_plan
@@ -143,7 +144,7 @@ def test_a_file_of_scales_is_read_strictly_and_before_any_weight(tiny, tmp_path,
     path = tmp_path / "scales.json"
     path.write_text(content)
     engine = Engine.load(tiny("llama"), plans={"a": ArmSpec(parse_plan(f"kv={fmt}"), scales=path)})
-    monkeypatch.setattr(Engine, "_weight_set", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(Arms, "_weight_set", lambda *_: pytest.fail("weights were read"))
     with pytest.raises(ConfigError, match=f"scales.json: .*{re.escape(words)}"):
         engine.scales("a")
 
