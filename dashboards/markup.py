@@ -123,10 +123,6 @@ def header(view: RunView, title: str, baseline: str = "") -> str:
     return f'{STYLE}<div class="ev"><h1>{escape(title)}</h1><div class="ev-facts">{facts}</div></div>'
 
 
-BRAND = (
-    f'{STYLE}<div class="ev"><div class="ev-brand">evalsvc</div>'
-    '<div class="ev-quiet">What a precision plan costs</div></div>'
-)
 PAGE_STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 3.4rem 2.5rem 4rem; max-width: 1500px; }
 @media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 3.8rem 1rem 4rem; } }

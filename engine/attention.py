@@ -76,10 +76,6 @@ class Step:
             raise CapabilityError(f"layer {layer} attends twice in one step: this architecture is not served")
         self.windows[layer] = window
 
-    def silent_layers(self, layers: int) -> list[int]:
-        """Of layers 0..layers-1, those whose attention has not run; every other one ran exactly once."""
-        return [layer for layer in range(layers) if layer not in self.windows]
-
 
 _step: ContextVar[Step] = ContextVar("evalsvc_step")
 

@@ -249,12 +249,6 @@ def _start(bos: Any) -> int:
     return 16 + 8 * len(str(bos or ""))
 
 
-def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
-    """The text before the earliest stop string, or None when it holds none."""
-    found = [at for at in (text.find(s) for s in stop) if at >= 0]
-    return text[: min(found)] if found else None
-
-
 def foreign_id(ids: Sequence[int], vocabulary: int) -> str | None:
     """What is wrong with the first id that a model of `vocabulary` tokens does not know; None when all are its own."""
     for i in ids:

@@ -12,9 +12,6 @@ from evalsvc.store.records import ArmRecord, Pair
 from evalsvc.store.session import Store
 from evalsvc.verdict.attribution import Arm, Effect, attribute
 
-FACTOR_KEYS = {"weights": "weights", "kv": "kv"}
-
-
 POOLED = ""  # all suites, each item once
 
 

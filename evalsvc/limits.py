@@ -1,6 +1,6 @@
 """The rules inside a policy: margins of single suites, families and metrics. Points as people write them."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -10,7 +10,6 @@ Points = Annotated[float, Field(ge=0, lt=100, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Better = Literal["higher", "lower"]
 Statistic = Literal["mean", "perplexity", "bits_per_byte", "f1", "mcc", "bleu", "chrf", "chrf++", "ter"]
-STATISTICS: tuple[str, ...] = get_args(Statistic)
 
 
 class Misplaced(ValueError):

@@ -121,28 +121,6 @@ def _candidate_accuracy(claim: Claim, alpha: float, worst: bool) -> tuple[float,
     return accuracy_bounds(values, labels, alpha=alpha)  # pyright: ignore[reportArgumentType]
 
 
-def judge_measured(
-    measured: Mapping[Key, Measurement], policy: Policy, chance: Mapping[Key, float] | None = None
-) -> dict[Key, Verdict]:
-    """Decides the pooled row and suites from their measurements alone, with Holm over all of them.
-
-    Args:
-        measured: By suite, and the pooled row's.
-        policy: Margins and alpha.
-        chance: Mean proportion that guessing gets right, for the floor rule; None leaves it out.
-    """
-    adjusted = adjust({key: found.p for key, found in measured.items()})
-    return {
-        key: decide(
-            found,
-            policy.margin if key == POOLED else policy.guard(key.suite),
-            p_adjusted=adjusted[key],
-            chance=None if chance is None else chance[key],
-        )
-        for key, found in measured.items()
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The release's word; `deciding` are the keys of the rows that led to it."""

@@ -32,7 +32,6 @@ class SuiteReport:
         changed: Those of them whose own metric is another one than before.
         held: Samples that had scores under it.
         errors: Samples without an answer, which stay errors.
-        without_metric: Those of the added and held whose item has no metric; their failure modes are found again.
         left: By item why it has no score under this version.
     """
 
@@ -44,7 +43,6 @@ class SuiteReport:
     changed: int = 0
     held: int = 0
     errors: int = 0
-    without_metric: int = 0
     left: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -164,7 +162,6 @@ def _rescore_sample(stored: StoredAnswer, question: Question | None, report: Sui
     if question is None or why is not None:
         report.left[_name(stored)] = why or NO_LONGER
         return None
-    report.without_metric += not question.item.metric
     if question.suite.scoring_version in stored.versions:
         report.held += 1
         return None

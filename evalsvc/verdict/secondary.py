@@ -9,8 +9,6 @@ from scipy.special import logsumexp
 
 from evalsvc.verdict.resample import sign_flips, two_sided_p
 
-ROUNDING = 1e-12  # what is left of a sum of probabilities is known no better
-
 
 @dataclass(frozen=True)
 class Signal:
@@ -84,23 +82,6 @@ def _of_items(logprobs: Sequence[Sequence[float]], gold: Sequence[int]) -> np.nd
     right = np.arange(there.shape[1]) == np.asarray(gold)[:, None]
     margin = values[right] - values.max(axis=1, where=~right, initial=-np.inf)
     return np.stack([margin, -((shares - right) ** 2).sum(axis=1), shares[right]], axis=1)
-
-
-def kl_divergence(log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:
-    """KL(p || q) in nats of log-probabilities over the last dimension; never below 0."""
-    p = np.exp(log_p)
-    with np.errstate(invalid="ignore"):
-        parts = np.where(p > 0, p * (log_p - log_q), 0.0)  # what p excludes adds nothing, though its log is infinite
-    return np.maximum(parts.sum(axis=-1), 0.0)
-
-
-def kl_of_top(log_p: np.ndarray, log_q: np.ndarray, k: int) -> np.ndarray:
-    """Lower bound of KL(p || q) from p's k likeliest tokens and what is left of both, taken as one (log-sum)."""
-    top = np.argsort(-log_p, axis=-1)[..., :k]
-    p, q = (np.take_along_axis(np.exp(x), top, axis=-1) for x in (log_p, log_q))
-    rest_p, rest_q = (np.maximum(1 - x.sum(axis=-1, keepdims=True), ROUNDING) for x in (p, q))
-    p, q = np.concatenate([p, rest_p], axis=-1), np.concatenate([q, rest_q], axis=-1)
-    return np.maximum((p * (np.log(p) - np.log(q))).sum(axis=-1), 0.0)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -5,9 +5,10 @@ from scipy.stats import norm
 
 from evalsvc.claims import POOLED, Key
 from evalsvc.policy import Policy
-from evalsvc.release import judge_measured, release_word
+from evalsvc.release import adjust, release_word
 from evalsvc.verdict.families import holm
 from evalsvc.verdict.measure import measure_counts
+from evalsvc.verdict.rule import decide
 from tests.benchmarks.designs import ALPHA, block_steps, draw, exact_p, hybrid, tango
 
 SUITES, ITEMS, DISCORDANCE = 10, 1319, 0.05
@@ -65,5 +66,11 @@ def check_releases(rng: np.random.Generator, draws: int) -> None:
             total = run.sum(axis=0)
             measured = {POOLED: measure_counts(int(total[1]), int(total[2]), SUITES * ITEMS)}
             measured |= {Key(f"s{i}"): measure_counts(int(b), int(c), ITEMS) for i, (_, b, c, _) in enumerate(run)}
-            judged = judge_measured(measured, policy)
+            adjusted = adjust({key: found.p for key, found in measured.items()})
+            judged = {
+                key: decide(
+                    found, policy.margin if key == POOLED else policy.guard(key.suite), p_adjusted=adjusted[key]
+                )
+                for key, found in measured.items()
+            }
             assert release_word({key: verdict.word for key, verdict in judged.items()}, policy) == word

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from evalsvc.engine.text import Text, cut_at_stop, foreign_id
+from evalsvc.engine.text import Text, foreign_id
 from evalsvc.errors import EngineError
 
 
@@ -327,21 +327,6 @@ def test_an_added_token_that_is_not_special_is_text(chat):
     assert len(ids) == 2
     assert chat.piece(ids[1]) == "<think>" and ids[1] not in chat.special_tokens
     assert chat.decode(0, ids) == "a<think>"
-
-
-@pytest.mark.parametrize(
-    ("written", "stop", "cut"),
-    [
-        ("one END two", ("END",), "one "),
-        ("one END two", ("two", "END"), "one "),
-        ("END", ("END",), ""),
-        ("one EN", ("END",), None),
-        ("one", (), None),
-        ("a\nb", ("\n",), "a"),
-    ],
-)
-def test_an_answer_is_cut_before_its_earliest_stop(written, stop, cut):
-    assert cut_at_stop(written, stop) == cut
 
 
 @pytest.mark.parametrize("bad", [-1, 288, 1.5, "a", None])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from evalsvc.engine.text import Text, cut_at_stop
+from evalsvc.engine.text import Text
 from evalsvc.engine.writing import OPEN, REACH, Writer
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -77,6 +77,12 @@ def llama(texts) -> Text:
 
 def ids_of(text: Text, *pieces: str) -> list[int]:
     return [text.tokenizer.convert_tokens_to_ids(piece) for piece in pieces]
+
+
+def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
+    """The text before the earliest stop string, or None when it holds none."""
+    found = [at for at in (text.find(s) for s in stop) if at >= 0]
+    return text[: min(found)] if found else None
 
 
 def check(text: Text, last: int, ids: list[int], stop: tuple[str, ...], asked: random.Random | None = None) -> None:

@@ -332,10 +332,7 @@ def test_prompts_without_a_check_are_held_to_one_scoring_version(tmp_path, monke
         (fault,) = faults()
         assert fault.endswith("4 items, first own/i0")
         reports = {r.arm: r for r in rescore(store, asked, queries.run_record(store, run))}
-        assert [(r.added, r.held, r.without_metric, r.changed) for r in reports.values()] == [
-            (4, 0, 4, 0),
-            (0, 4, 4, 0),
-        ]
+        assert [(r.added, r.held, r.changed) for r in reports.values()] == [(4, 0, 0), (0, 4, 0)]
         assert reports["1:base"].before == {"prompts-1"} and reports["1:base"].switches
         assert faults() == []
         pairs = queries.pairs(store, *queries.arms(store, run), scores_of={"own"})

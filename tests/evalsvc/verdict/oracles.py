@@ -7,7 +7,7 @@ from math import comb, log, sqrt
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import betaln
+from scipy.special import betaln, rel_entr, softmax
 from scipy.stats import chi2, norm, ttest_ind
 
 
@@ -81,6 +81,13 @@ def beta_mixture_e(lost, gained):
 def pass_at_k(n, right, k):
     """Chance that one of k answers drawn from n without replacement is right (Chen et al. 2021)."""
     return 1 - comb(n - right, k) / comb(n, k)
+
+
+def kl_of_top(logits_p, logits_q, k):
+    """Lower bound of KL(p || q) from p's k likeliest tokens and what is left of both, taken as one (log-sum)."""
+    p, q = softmax(logits_p), softmax(logits_q)
+    top = np.argsort(-p)[:k]
+    return float(rel_entr(p[top], q[top]).sum() + rel_entr(1 - p[top].sum(), 1 - q[top].sum()))
 
 
 def bernoulli_sequence(right, n, alpha, t_opt):

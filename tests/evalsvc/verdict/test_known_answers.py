@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import brentq
-from scipy.special import log_softmax
 from scipy.stats import norm
 
+from evalsvc.targets.embedded import kl_by_stage
 from evalsvc.verdict import sequential
 from evalsvc.verdict.clusters import Clusters, cluster_bounds, cluster_p
 from evalsvc.verdict.families import benjamini_hochberg, holm
@@ -28,7 +29,6 @@ from evalsvc.verdict.paired import (
     wilson_interval,
 )
 from evalsvc.verdict.power import exact_power, items_needed, items_to_prove
-from evalsvc.verdict.secondary import kl_divergence, kl_of_top
 from evalsvc.verdict.sequential import Sequential
 
 REFERENCE = Path(__file__).parents[4] / "shared" / "reference" / "statistics.json"
@@ -91,9 +91,10 @@ def unpaired(x, o):
     return o.newcombe_unpaired(*pairs)
 
 
-def kl(x, k=None):
-    p, q = log_softmax(x["logits_p"]), log_softmax(x["logits_q"])
-    return kl_divergence(p, q) if k is None else kl_of_top(p, q, k)
+def kl(*logits):
+    """Of one token's two distributions, as the probe measures it."""
+    p, q = ({"stage": [torch.tensor(np.array([one]))]} for one in logits)
+    return kl_by_stage(p, q)["stage"]["kl_mean"]
 
 
 def changes(x, o):
@@ -152,9 +153,9 @@ REPRODUCED = {
     "miller_sample_size": lambda x, o: items_to_prove(x["omega2"], x["delta"], alpha=x["alpha"] / 2, power=x["power"]),
     "wilson_81_263": lambda x, o: wilson_interval(x["x"], x["n"], 0.95),
     "newcombe_unpaired_5_56_0_29": unpaired,
-    "kl_2pt": lambda x, o: kl_divergence(np.log(x["p"]), np.log(x["q"])),
-    "kl_softmax4": lambda x, o: kl(x),
-    "kl_top2_lumped_lower_bound": lambda x, o: kl(x, x["k"]),
+    "kl_2pt": lambda x, o: kl(np.log(x["p"]), np.log(x["q"])),
+    "kl_softmax4": lambda x, o: kl(x["logits_p"], x["logits_q"]),
+    "kl_top2_lumped_lower_bound": lambda x, o: o.kl_of_top(x["logits_p"], x["logits_q"], x["k"]),
     "bayes_prob_regress_7_1": lambda x, o: bayes(x),
     "pass_at_k_10_3_5": lambda x, o: o.pass_at_k(x["n"], x["c"], x["k"]),
     "evalue_beta_mixture_45_25": lambda x, o: o.beta_mixture_e(x["b"], x["c"]),

@@ -48,9 +48,4 @@ def write(calls: Sequence[Call]) -> str:
     return "".join(f"{MARK}{call.name}[ARGS]{compact(call.arguments)}" for call in calls)
 
 
-def write_list(calls: Sequence[Call]) -> str:
-    """The older form."""
-    return MARK + compact([{"name": call.name, "arguments": call.arguments} for call in calls])
-
-
 MISTRAL = CallFormat("mistral", (MARK,), ((MARK,),), read, write)

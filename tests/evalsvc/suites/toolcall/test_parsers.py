@@ -11,7 +11,6 @@ from evalsvc.suites.toolcall.calls import Call
 from evalsvc.suites.toolcall.cases import Expect
 from evalsvc.suites.toolcall.parsers import FORMATS, detect
 from evalsvc.suites.toolcall.parsers import native as own
-from evalsvc.suites.toolcall.parsers.mistral import write_list
 from evalsvc.suites.toolcall.scoring import judge
 
 from .conftest import BOOK, SCHEMAS, TIME, TIMER
@@ -204,7 +203,8 @@ def test_text_around_marked_calls_stays_text():
 
 
 def test_both_forms_of_mistral():
-    for text in (write_list([BOOK, TIME]), FORMATS["mistral"].write([BOOK, TIME])):
+    listed = json.dumps([{"name": call.name, "arguments": call.arguments} for call in (BOOK, TIME)])
+    for text in (f"[TOOL_CALLS]{listed}", FORMATS["mistral"].write([BOOK, TIME])):
         assert plain(FORMATS["mistral"].parse(text).calls) == plain([BOOK, TIME])
 
 
