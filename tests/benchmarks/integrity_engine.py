@@ -7,15 +7,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig
 
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.kv.guard import UNSOUND
 from evalsvc.engine.kv.perturb import Planted, plant
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, Incident, RequestFailure, ScoreRequest
 from tests.benchmarks.integrity_pages import Counts
+from tests.tiny import TWO_LAYERS, write_model
 
 VOCABULARY = 258
 REQUESTS = 24
@@ -25,32 +24,8 @@ TRIALS_OF_A_POOL = 8  # then its pages in quarantine make way for new ones
 
 def tiny_model(folder: Path) -> Path:
     """A random llama of two layers with a tokenizer of bytes."""
-    config = AutoConfig.for_model(
-        "llama",
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=512,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.15 * noise)
-    model.save_pretrained(folder)
-    symbols = ["<bos>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
-    core.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>").save_pretrained(folder)
-    return folder
+    config = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=512, **TWO_LAYERS)
+    return write_model(folder, config, seed=4)
 
 
 def requests_of(rng: Random, count: int) -> list[Any]:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.tiny import byte_tokenizer
 
 SHAPE = {
     "vocab_size": 288,
@@ -45,12 +46,7 @@ def write(path: Path) -> int:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.05 * noise)
     model.save_pretrained(path)
-    symbols = ["<bos>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
-    core.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    core.add_special_tokens([AddedToken("<bos>", special=True), AddedToken("<eos>", special=True)])
-    PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>").save_pretrained(path)
+    byte_tokenizer().save_pretrained(path)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -28,13 +28,14 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
-from evalsvc.store.records import ArmRecord, Beside, Choices, Pair, Side
+from evalsvc.store.records import Beside, Choices
 from evalsvc.verdict import corpus
 from evalsvc.verdict.families import max_drop_p
 from evalsvc.verdict.measure import measure
 from evalsvc.verdict.resample import sign_flip_p
 from evalsvc.verdict.secondary import choice_signals, spread
 from evalsvc.verdict.sequential import Sequential, first_decision
+from tests.evalsvc import by_hand
 
 ITEMS, CHOICES, CLUSTERS, BLOCK, DRAWS = 12_032, 4, 200, 250, 10_000
 TASKS, ARMS, TASK_ITEMS = 10, 4, 1_319
@@ -151,44 +152,13 @@ def compare(data: Data, rng: np.random.Generator) -> list[Row]:
 
 def gate(data: Data) -> list[Row]:
     """The whole decision: pairing, faults, rows of the table, worst case, signals."""
-    stage = {"weights": "bf16", "kv": "bf16", "checkpoint": "c", "fault": ""}
-
-    def arm(number: int, kv: str) -> ArmRecord:
-        fields: dict[str, Any] = dict.fromkeys(ArmRecord.__dataclass_fields__)
-        fields |= {"id": number, "run_id": 1, "run_kind": "main", "run_status": "finished", "name": f"arm{number}"}
-        fields |= {"fingerprint": f"f{number}", "plan": "", "injected": {}, "details": {}, "status": "finished"}
-        fields |= {"proof_status": "matched", "expected": ITEMS, "experiment": "", "baseline": "arm0", "seed": 0}
-        fields |= {"experiment_hash": ""}
-        return ArmRecord(**{**fields, "stages": {"prefill": stage, "decode": {**stage, "kv": kv}}})
-
-    def side(number: int, value: int) -> Side:
-        return Side(
-            sample_id=number,
-            item_hash="i",
-            request_hash="r",
-            settings_hash="s",
-            rendered_hash="t",
-            status="scored",
-            value=float(value),
-            error_class=None,
-            finish_reason=None,
-            stage_tokens={"prefill": 1, "decode": 1},
-            handed_over=True,
-        )
-
+    about = {"suite": "suite", "through": "decode", "scored_by": "loglikelihood", "metric": "acc", "chance": 0.25}
     pairs = [
-        Pair(
-            suite="suite",
-            family="family",
-            cluster="",
+        by_hand.pair(
+            by_hand.side(float(base), sample_id=i),
+            by_hand.side(float(cand), sample_id=ITEMS + i),
             item_id=str(i),
-            through="decode",
-            scored_by="loglikelihood",
-            metric="acc",
-            chance=0.25,
-            repeat=0,
-            baseline=side(i, base),
-            candidate=side(ITEMS + i, cand),
+            **about,
         )
         for i, (base, cand) in enumerate(zip(data.base, data.cand, strict=True))
     ]
@@ -196,8 +166,8 @@ def gate(data: Data) -> list[Row]:
         Beside(choices={start + i: Choices(tuple(row), data.gold[i]) for i, row in enumerate(rows)})
         for start, rows in zip((0, ITEMS), data.logprobs, strict=True)
     )
-    arms, policy = (arm(0, "bf16"), arm(1, "fp8")), Policy(name="benchmark")
-    took = shortest(lambda: decide_gate(*arms, pairs, policy, beside=(beside[0], beside[1])))
+    arms = by_hand.arm("base"), by_hand.arm("kv8", "fp8")
+    took = shortest(lambda: decide_gate(*arms, pairs, Policy(name="benchmark"), beside=(beside[0], beside[1])))
     return [
         Row(f"the gate's whole decision about {ITEMS:,} pairs in memory, signals of their choices with it", took, 0.3)
     ]

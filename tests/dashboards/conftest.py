@@ -19,6 +19,7 @@ from evalsvc.store.job_tables import ExecutionRow, ScheduleRow
 from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import Store, open_store
 from evalsvc.verdict.divergence import summary
+from tests.evalsvc import by_hand
 
 HOSTILE = {
     "script": "<script>document.title='owned'</script><img src=x onerror=alert(1)>",
@@ -156,19 +157,16 @@ class Experiment:
         answer = right if value else f"well, {item}, let me think " * 3
         if name != "base" and not value and suite == "formats":
             answer = list(HOSTILE.values())[item // 4 % 4]
-        return NewSample(
+        return by_hand.sample(
+            f"{family}-{item:03d}",
             suite=suite,
-            item_id=f"{family}-{item:03d}",
             item_hash=f"{family}{item}",
             family=family,
             cluster=f"p{item % 8}",
             metric="acc",
-            filter="none",
-            chance=0.0,
             scored_by="loglikelihood" if through else "generation",
             request_hash=f"{family}{item}",
             settings_hash=through,
-            rendered_hash="t",
             through=through,
             prompt=f"Question: what is {item} + 12?\nThink, then answer in one line.\nAnswer:",
             answer=answer,
@@ -178,7 +176,6 @@ class Experiment:
             stage_tokens={"prefill": 1, "decode": 5} if through != "prefill" else {"prefill": 1},
             handed_over=through != "prefill",
             timings={"prefill_s": 0.1, "decode_s": 0.2},
-            scoring_version="1",
             scores=(NewScore(metric="acc", filter="none", value=value, error_class=None if value else "wrong_value"),),
         )
 
@@ -226,9 +223,7 @@ def opened_database(folder: Path) -> Path:
     """A run that has opened a candidate and not its baseline yet."""
     path = folder / "opened.db"
     with open_store(path, create=True) as store:
-        run_id = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
-        facts = {"plan": "w=bf16,kv=bf16", "stages": {}, "injected": {"x": 1}, "details": {}, "expected": 3}
-        writer.open_arm(store, run_id, name="early", fingerprint="f", **facts)
+        by_hand.open_arm(store, by_hand.open_run(store), "early", injected={"x": 1}, expected=3)
     return path
 
 
@@ -237,21 +232,12 @@ def hostile_database(folder: Path) -> Path:
     """Hostile names, prompts, answers, error classes and messages; a decision; an error that has no score."""
     path = folder / "hostile.db"
     with open_store(path, create=True) as store:
-        run_id = writer.open_run(store, experiment=MARKDOWN, experiment_hash="h", resolved={}, baseline="base", seed=0)
+        run_id = by_hand.open_run(store, experiment=MARKDOWN)
         for name in ("base", SCRIPT):
             stage = {"weights": "bf16", "kv": "bf16" if name == "base" else "fp8:token-head"}
             samples = [_hostile_sample(number, lost=name != "base" and number % 2 == 0) for number in range(40)]
-            arm_id = writer.open_arm(
-                store,
-                run_id,
-                name=name,
-                fingerprint=name,
-                plan=MARKDOWN,
-                stages={"prefill": stage, "decode": stage},
-                injected={},
-                details={"note": SCRIPT},
-                expected=len(samples),
-            )
+            about = {"plan": MARKDOWN, "stages": {"prefill": stage, "decode": stage}, "details": {"note": SCRIPT}}
+            arm_id = by_hand.open_arm(store, run_id, name, expected=len(samples), **about)
             writer.add_samples(store, run_id, arm_id, samples)
             writer.save_probe(store, arm_id, {MARKDOWN: {"kl_mean": 0.1, "kl_max": 1.0, "tokens": 4}})
             writer.finish_arm(store, arm_id, {SCRIPT: {"weights": {}, "kv": {}}}, "matched")
@@ -275,28 +261,18 @@ LONG = "http://example.org/" + "s" * 100
 def _hostile_sample(number: int, *, lost: bool) -> NewSample:
     failed = lost and number == 38
     score = NewScore(metric="acc", filter="none", value=float(not lost), error_class=MARKDOWN if lost else None)
-    return NewSample(
+    return by_hand.sample(
+        f"{SCRIPT}{number}",
         suite=MARKDOWN,
-        item_id=f"{SCRIPT}{number}",
         item_hash=str(number),
         family=LONG if number % 8 else SCRIPT,
-        cluster="",
         metric="acc",
-        filter="none",
-        chance=0.0,
-        scored_by="generation",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash="t",
         status="error" if failed else "scored",
         error_class=SCRIPT if failed else None,
         error_message=MARKDOWN if failed else None,
         prompt=MARKDOWN,
         answer=HUGE if lost and number == 0 else list(HOSTILE.values())[number // 2 % 4] if lost else MARKDOWN,
         finish_reason=SCRIPT if lost else "stop",
-        stage_tokens={"prefill": 1, "decode": 3},
-        handed_over=True,
-        scoring_version="1",
         scores=() if failed else (score,),
     )
 

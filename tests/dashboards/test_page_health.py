@@ -4,8 +4,8 @@ import shutil
 
 from evalsvc.store import writer
 from evalsvc.store.job_tables import AlertRow, DeliveryRow, ExecutionRow, NoticeRow, ScheduleRow
-from evalsvc.store.records import NewSample
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 
 def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_app, database, markup_of):
@@ -45,26 +45,11 @@ def test_integrity_and_what_ran_stand_on_the_health_page(run_app, words_of, mark
     path = tmp_path / "incident.db"
     stage = {"weights": "bf16", "kv": "bf16"}
     with open_store(path, create=True) as store:
-        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        run = by_hand.open_run(store)
         for name in ("base", "torn"):
-            facts = {"plan": "w=bf16", "stages": {"decode": stage}, "injected": {}, "details": {}, "expected": 1}
-            arm = writer.open_arm(store, run, name=name, fingerprint=name, **facts)
+            arm = by_hand.open_arm(store, run, name, stages={"decode": stage})
             failed = {"status": "error", "error_class": "integrity", "error_message": "page 3 is of another sequence"}
-            sample = NewSample(
-                suite="s",
-                item_id="i",
-                item_hash="i",
-                family="f",
-                cluster="",
-                metric="acc",
-                filter="none",
-                chance=0.0,
-                scored_by="generation",
-                request_hash="r",
-                settings_hash="s",
-                rendered_hash="t",
-                **(failed if name == "torn" else {}),
-            )
+            sample = by_hand.sample(**(failed if name == "torn" else {}))
             writer.add_samples(store, run, arm, [sample])
             writer.finish_arm(store, arm, {"mismatches": ["decode.kv is bf16"]}, "mismatched")
         writer.finish_run(store, run)

@@ -12,9 +12,9 @@ from evalsvc.history import arms_of, histories
 from evalsvc.series import keep_series
 from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
-from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.schema import Sample
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 
 def test_the_history_names_the_night_of_the_regression(run_app, history_database):
@@ -70,13 +70,12 @@ def test_runs_that_were_asked_other_suites_are_named_and_left_out(run_app, histo
     """Another experiment has an arm of the same name: as `evalsvc history`, and alone it has nothing to show."""
     path = Path(shutil.copy(history_database, tmp_path / "other.db"))
     with open_store(path) as store:
-        about = {"experiment": "other", "experiment_hash": "o", "resolved": {}, "baseline": "bf16", "seed": 0}
-        run_id = writer.open_run(store, **about)
+        run_id = by_hand.open_run(store, experiment="other", baseline="bf16")
         stage = {"weights": "bf16", "kv": "bf16"}
         for name in ("bf16", "fp8-kv"):
             stages = {"prefill": stage, "decode": {**stage, "kv": "fp8" if name == "fp8-kv" else "bf16"}}
-            facts = {"fingerprint": f"o-{name}", "plan": "p", "stages": stages, "injected": {}, "details": {}}
-            arm_id = writer.open_arm(store, run_id, name=name, expected=len(elsewhere_asked()), **facts)
+            facts = {"fingerprint": f"o-{name}", "stages": stages, "expected": len(elsewhere_asked())}
+            arm_id = by_hand.open_arm(store, run_id, name, **facts)
             writer.add_samples(store, run_id, arm_id, elsewhere_asked())
             writer.finish_arm(store, arm_id, None, "matched")
         writer.finish_run(store, run_id)
@@ -92,8 +91,4 @@ def test_runs_that_were_asked_other_suites_are_named_and_left_out(run_app, histo
 
 
 def elsewhere_asked():
-    score = NewScore(metric="exact", filter="", value=1.0)
-    item = {"suite": "chat", "item_hash": "h", "family": "f", "cluster": "", "metric": "exact", "filter": ""}
-    asked = {"chance": 0.0, "scored_by": "generation", "request_hash": "r", "settings_hash": "s", "rendered_hash": "t"}
-    answered = {"stage_tokens": {"prefill": 1, "decode": 3}, "handed_over": True, "scoring_version": "1"}
-    return [NewSample(**item, **asked, **answered, item_id=f"i{i}", scores=(score,)) for i in range(20)]
+    return [by_hand.sample(f"i{i}", 1.0, suite="chat") for i in range(20)]

@@ -10,9 +10,10 @@ import pytest
 from evalsvc.alternatives import pack
 from evalsvc.engine.requests import GenerateResult, TokenLogprobs
 from evalsvc.store import writer
-from evalsvc.store.records import NewSample, NewScore, Turn
+from evalsvc.store.records import NewScore, Turn
 from evalsvc.store.session import open_store
 from evalsvc.suites.toolcall.suite import ToolCallSuite
+from tests.evalsvc import by_hand
 
 
 def test_a_sample_shows_both_answers_where_they_part_and_its_scores(run_app, database, words_of, markup_of):
@@ -38,14 +39,11 @@ def sides(tmp_path):
     def make(base, cand):
         path = tmp_path / f"sides{next(numbers)}.db"
         with open_store(path, create=True) as store:
-            run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+            run = by_hand.open_run(store)
             for name, fields in (("base", base), ("cand", cand)):
-                facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 1}
-                arm = writer.open_arm(store, run, name=name, fingerprint=name, **facts)
-                item = {"suite": "bbh", "item_id": "bbh:0", "item_hash": "i", "family": "bbh", "cluster": ""}
-                item |= {"metric": "exact_match", "filter": "strict", "chance": 0.0, "scored_by": "generation"}
-                asked = {"request_hash": "r", "settings_hash": "s", "rendered_hash": "t", "scoring_version": "1"}
-                writer.add_samples(store, run, arm, [NewSample(**item, **asked, **fields)])
+                arm = by_hand.open_arm(store, run, name)
+                item = {"suite": "bbh", "family": "bbh", "metric": "exact_match", "filter": "strict"}
+                writer.add_samples(store, run, arm, [by_hand.sample("bbh:0", **item, **fields)])
                 writer.finish_arm(store, arm, None, "declared")
             writer.finish_run(store, run)
         return path
@@ -135,27 +133,18 @@ def test_a_sample_says_what_was_right_argument_by_argument(run_app, words_of, da
     suite = {"name": "calls", "kind": "toolcall", "cases": cases.name}
     with open_store(path) as store:
         resolved = {"suites": [suite], "folder": str(tmp_path)}
-        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved=resolved, baseline="base", seed=0)
+        run = by_hand.open_run(store, resolved=resolved)
         for name, city in (("base", "<b>Oslo</b>"), ("cand", "Rome")):
-            facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 1}
-            arm = writer.open_arm(store, run, name=name, fingerprint=name, **facts)
-            sample = NewSample(
-                suite="calls",
-                item_id=item.id,
-                item_hash=item.sha256,
-                family="calls",
-                cluster="",
-                metric="correct",
-                filter="json",
-                chance=0.0,
-                scored_by="generation",
-                request_hash="r",
-                settings_hash="s",
-                rendered_hash="t",
-                answer=json.dumps({"name": "book", "arguments": {"city": city}}),
-                scoring_version="1",
-                scores=(NewScore(metric="correct", filter="json", value=float(name == "base")),),
-            )
+            arm = by_hand.open_arm(store, run, name)
+            about = {
+                "suite": "calls",
+                "item_hash": item.sha256,
+                "family": "calls",
+                "metric": "correct",
+                "filter": "json",
+            }
+            answer = json.dumps({"name": "book", "arguments": {"city": city}})
+            sample = by_hand.sample(item.id, name == "base", answer=answer, **about)
             writer.add_samples(store, run, arm, [sample])
             writer.finish_arm(store, arm, None, "declared")
         writer.finish_run(store, run)

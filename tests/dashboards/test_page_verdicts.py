@@ -3,7 +3,6 @@
 import html
 import shutil
 from pathlib import Path
-from typing import Any
 
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
@@ -11,8 +10,8 @@ from evalsvc.recorded.load import Sources, load
 from evalsvc.store import queries, writer
 from evalsvc.store.job_tables import ExecutionRow, ScheduleRow
 from evalsvc.store.recording import record_run
-from evalsvc.store.records import NewSample
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 
 def test_the_first_page_shows_every_candidate_with_word_symbol_and_mark(run_app, database, markup_of):
@@ -64,36 +63,11 @@ def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, t
 def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path, markup_of):
     path = tmp_path / "own.db"
     stage = {"weights": "bf16", "kv": "bf16"}
-    common: dict[str, Any] = {"item_hash": "h", "family": "own", "cluster": "", "metric": "", "filter": "none"}
     with open_store(path, create=True) as store:
-        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
+        run = by_hand.open_run(store)
         for name, decode in (("base", stage), ("cand", {**stage, "kv": "fp8"})):
-            arm = writer.open_arm(
-                store,
-                run,
-                name=name,
-                fingerprint=name,
-                plan="w=bf16",
-                stages={"prefill": stage, "decode": decode},
-                injected={},
-                details={},
-                expected=2,
-            )
-            samples = [
-                NewSample(
-                    **common,
-                    suite="own",
-                    item_id=f"i{n}",
-                    chance=0.0,
-                    scored_by="generation",
-                    request_hash="r",
-                    settings_hash="s",
-                    rendered_hash="t",
-                    answer=name,
-                    stage_tokens={"prefill": 1, "decode": 3},
-                )
-                for n in range(2)
-            ]
+            arm = by_hand.open_arm(store, run, name, stages={"prefill": stage, "decode": decode}, expected=2)
+            samples = [by_hand.sample(f"i{n}", suite="own", family="own", metric="", answer=name) for n in range(2)]
             writer.add_samples(store, run, arm, samples)
             writer.finish_arm(store, arm, None, "matched")
         writer.finish_run(store, run)

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
 )
 
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, ScoreRequest, ScoreResult
+from tests.tiny import byte_tokenizer, write_model
 
 VOCABULARY = 288
 SHAPE: dict[str, Any] = {
@@ -202,21 +201,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes, and six merges, so that tokens and characters part ways."""
-    symbols = ["<bos>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("e", "n"), ("en", "d"), ("Ġ", "a")]
-    symbols += [left + right for left, right in merges]
-    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=merges))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
-    core.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    core.add_special_tokens([AddedToken("<bos>", special=True), AddedToken("<eos>", special=True)])
-    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>")
+MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("e", "n"), ("en", "d"), ("Ġ", "a")]  # so tokens and characters part
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Directory of a tiny random model by name; norms and biases are random too, so that none can be left out.
+    """Directory of a tiny random model by name.
 
     `tiny("llama", num_hidden_layers=3)` changes the configuration.
     """
@@ -225,19 +215,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def make(name: str, **changes: Any) -> Path:
         key = f"{name} {sorted(changes.items())}"
         if key not in made:
-            generator = torch.Generator().manual_seed(sum(map(ord, name)))
-            model = AutoModelForCausalLM.from_config(config_of(name, **changes), dtype=torch.float32)
-            with torch.no_grad():
-                corrections = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
-                for weight, parameter in sorted([*model.named_parameters(), *corrections]):
-                    noise = torch.randn(parameter.shape, generator=generator)
-                    if "norm" in weight:
-                        parameter.copy_(1 + 0.3 * noise)
-                    else:
-                        parameter.copy_(0.15 * noise)
-            made[key] = tmp_path_factory.mktemp(name)
-            model.save_pretrained(made[key])
-            _tokenizer().save_pretrained(made[key])
+            folder, seed = tmp_path_factory.mktemp(name), sum(map(ord, name))
+            made[key] = write_model(folder, config_of(name, **changes), seed, byte_tokenizer(MERGES))
         return made[key]
 
     return make

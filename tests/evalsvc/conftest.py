@@ -85,37 +85,13 @@ def _write_suites(folder: Path) -> None:
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of a random Llama of two layers whose tokens are bytes."""
     import torch
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+    from transformers import LlamaConfig
+
+    from tests.tiny import TWO_LAYERS, write_model
 
     torch.set_num_threads(1)
-    config = LlamaConfig(
-        vocab_size=288,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=256,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.15 * noise)
-    path = tmp_path_factory.mktemp("model")
-    model.save_pretrained(path)
-    symbols = ["<bos>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    core = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
-    core.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    core.add_special_tokens([AddedToken("<bos>", special=True), AddedToken("<eos>", special=True)])
-    PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", eos_token="<eos>").save_pretrained(path)
-    return path
+    config = LlamaConfig(vocab_size=288, max_position_embeddings=256, **TWO_LAYERS)
+    return write_model(tmp_path_factory.mktemp("model"), config, seed=7)
 
 
 @pytest.fixture(scope="session")

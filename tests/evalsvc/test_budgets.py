@@ -8,9 +8,8 @@ from evalsvc.errors import ConfigError
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy, load_policy
 from evalsvc.reports import to_junit, to_markdown
-from evalsvc.store.records import ArmRecord, Beside, Measurement, Pair, Side
-
-BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
+from evalsvc.store.records import Beside, Measurement
+from tests.evalsvc import by_hand
 
 
 def proof(tokens=1000, seconds=10.0, kv_bytes=2**20):
@@ -19,64 +18,25 @@ def proof(tokens=1000, seconds=10.0, kv_bytes=2**20):
 
 
 def arm(name, kv="bf16", **fields):
-    blank = {
-        "id": len(name),
-        "run_id": 1,
-        "run_kind": "main",
-        "run_status": "finished",
-        "linked_run_id": None,
-        "experiment": "e",
-        "baseline": "base",
-        "name": name,
-        "fingerprint": name,
-        "plan": "w=bf16",
-        "stages": {"prefill": BF16, "decode": {**BF16, "kv": kv}},
-        "injected": {},
-        "details": {"device": "cpu:AVX512"},
-        "status": "finished",
-        "proof": proof(),
-        "proof_status": "matched",
-        "probe": None,
-        "expected": 1,
-    }
-    return ArmRecord(**{**blank, **fields})
+    return by_hand.arm(name, kv, **{"details": {"device": "cpu:AVX512"}, "proof": proof(), **fields})
 
 
 BASE, KV8 = arm("base"), arm("kv8", "fp8")
 TIMED = (Beside(seconds=[1.0] * 200), Beside(seconds=[1.0] * 189 + [4.0] * 11))
 
 
-def side(finish, value=1.0):
-    return Side(
-        sample_id=1,
-        item_hash="i",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash="t",
-        status="scored",
-        value=value,
-        error_class=None,
-        finish_reason=finish,
-        stage_tokens={"prefill": 1, "decode": 9},
-        handed_over=True,
-    )
-
-
 def pairs(n=200, cut_baseline=0, cut_candidate=0, lost=0):
     """Items whose answers were cut in either arm; a quarter is wrong in both."""
+
+    def side(right, cut):
+        return by_hand.side(float(right), finish_reason="length" if cut else "stop")
+
     return [
-        Pair(
+        by_hand.pair(
+            side(i >= n // 4, i < cut_baseline),
+            side(i >= n // 4 + lost, i < cut_candidate),
             suite="tools",
-            family="f",
-            cluster="",
             item_id=str(i),
-            through="",
-            scored_by="generation",
-            metric="exact",
-            chance=0.0,
-            repeat=0,
-            baseline=side("length" if i < cut_baseline else "stop", float(i >= n // 4)),
-            candidate=side("length" if i < cut_candidate else "stop", float(i >= n // 4 + lost)),
         )
         for i in range(n)
     ]
@@ -110,7 +70,8 @@ def test_answers_cut_short(cut, limit, verdict, severity):
 
 
 def test_choices_are_never_cut():
-    scored = [replace(p, baseline=side(None), candidate=side(None)) for p in pairs()]
+    unknown = by_hand.side(finish_reason=None)
+    scored = [replace(p, baseline=unknown, candidate=unknown) for p in pairs()]
     decision = decide(scored, max_truncation_points=5.0)
     assert decision.limits == () and decision.verdict == "PASS"
 

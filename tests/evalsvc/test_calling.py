@@ -13,6 +13,7 @@ from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.schema import ScoreRow
 from evalsvc.store.session import open_store
 from evalsvc.suites.toolcall.figures import Triggering
+from tests.evalsvc import by_hand
 
 # per item: a call is right, and what each arm did: (begun a call, it fits its schema)
 WANTED = [True, True, True, True, False, False, True, False]
@@ -21,22 +22,9 @@ CAND = [(1, 1), (1, 0), (0, 0), (0, 0), (1, 1), (0, 0), (1, 1), (0, 0)]
 
 
 def sample(number: int, suite: str, scores: dict[str, float], version: str = "1") -> NewSample:
-    return NewSample(
-        suite=suite,
-        item_id=f"i{number}",
-        item_hash="h",
-        family="f",
-        cluster="",
-        metric="correct",
-        filter="json",
-        chance=0.0,
-        scored_by="generation",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash=None,
-        scoring_version=version,
-        scores=tuple(NewScore(metric=m, filter="json", value=float(v)) for m, v in scores.items()),
-    )
+    held = tuple(NewScore(metric=m, filter="json", value=float(v)) for m, v in scores.items())
+    about = {"suite": suite, "metric": "correct", "filter": "json", "scoring_version": version}
+    return by_hand.sample(f"i{number}", scores=held, **about)
 
 
 def answers(did: list[tuple[int, int]]) -> list[NewSample]:
@@ -50,10 +38,9 @@ def answers(did: list[tuple[int, int]]) -> list[NewSample]:
 @pytest.fixture
 def store(tmp_path: Path):
     with open_store(tmp_path / "a.sqlite", create=True) as opened:
-        run = writer.open_run(opened, experiment="e", experiment_hash="x", resolved={}, baseline="base", seed=0)
+        run = by_hand.open_run(opened)
         for name, did in (("base", BASE), ("cand", CAND)):
-            fields = {"plan": "p", "stages": {}, "injected": {}, "details": {}, "expected": 9}
-            arm = writer.open_arm(opened, run, name=name, fingerprint=name, **fields)
+            arm = by_hand.open_arm(opened, run, name, expected=9)
             writer.add_samples(opened, run, arm, answers(did))
         yield opened
 
@@ -74,9 +61,8 @@ def test_counts_are_those_of_the_answers(store):
 def test_the_baseline_has_no_reference_and_an_arm_that_never_calls_no_accuracy(store):
     base, _ = queries.arms(store, 1)
     assert call_figures(store, base, base)["calls"].reference is None
-    run = writer.open_run(store, experiment="e", experiment_hash="y", resolved={}, baseline="base", seed=0)
-    fields = {"plan": "p", "stages": {}, "injected": {}, "details": {}, "expected": 1}
-    arm_id = writer.open_arm(store, run, name="mute", fingerprint="mute", **fields)
+    run = by_hand.open_run(store)
+    arm_id = by_hand.open_arm(store, run, "mute")
     writer.add_samples(store, run, arm_id, [sample(0, "calls", {"correct": 0, "triggered": 0, "trigger_right": 0})])
     mute = queries.arms(store, run)[0]
     figures = call_figures(store, mute)["calls"]

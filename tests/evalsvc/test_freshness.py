@@ -12,9 +12,9 @@ from evalsvc.limits import Standing
 from evalsvc.policy import Policy
 from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
-from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.schema import Arm, Run, Sample
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 BF16 = {"weights": "bf16", "kv": "bf16"}
 ITEMS = 60
@@ -23,27 +23,17 @@ ITEMS = 60
 def arm(store, run_id: int, name: str, wrong: int, *, kv: str = "bf16", engine: str = "e1") -> None:
     """An arm that gets the first `wrong` items wrong."""
     stages = {"prefill": BF16, "decode": {**BF16, "kv": kv}}
-    about = {"plan": f"kv={kv}", "stages": stages, "injected": {}, "details": {"engine": engine}, "expected": ITEMS}
-    arm_id = writer.open_arm(store, run_id, name=name, fingerprint=f"{name} {engine}", **about)
-    same = {"suite": "s", "item_hash": "h", "family": "f", "cluster": "", "metric": "acc", "filter": "none"}
-    same |= {"chance": 0.0, "scored_by": "generation", "settings_hash": "s", "rendered_hash": "t"}
-    same |= {"stage_tokens": {"prefill": 1, "decode": 8}, "handed_over": True, "scoring_version": "1"}
-    rows = [
-        NewSample(
-            item_id=f"i{n}",
-            request_hash=f"r{n}",
-            scores=(NewScore(metric="acc", filter="none", value=float(n >= wrong)),),
-            **same,
-        )
-        for n in range(ITEMS)
-    ]
+    details = {"engine": engine}
+    about = {"plan": f"kv={kv}", "fingerprint": f"{name} {engine}", "stages": stages, "details": details}
+    arm_id = by_hand.open_arm(store, run_id, name, expected=ITEMS, **about)
+    rows = [by_hand.sample(f"i{n}", n >= wrong, suite="s", metric="acc", request_hash=f"r{n}") for n in range(ITEMS)]
     writer.add_samples(store, run_id, arm_id, rows)
     writer.finish_arm(store, arm_id, {}, "matched")
 
 
 def run(store, days: float, *arms: tuple, engine: str = "e1") -> int:
     """A finished run that began so many days after the first of June."""
-    run_id = writer.open_run(store, experiment="e", experiment_hash="e", resolved={}, baseline="base", seed=0)
+    run_id = by_hand.open_run(store)
     for name, wrong, kv in arms:
         arm(store, run_id, name, wrong, kv=kv, engine=engine)
     writer.finish_run(store, run_id)

@@ -11,68 +11,28 @@ from evalsvc.errors import ConfigError
 from evalsvc.evidence import check_aa, differing_factors
 from evalsvc.gate import combine_exit_codes, decide_gate, provable_sentence, smallest_provable
 from evalsvc.policy import Policy
-from evalsvc.store.records import ArmRecord, Pair, Side
+from tests.evalsvc import by_hand
+from tests.evalsvc.by_hand import BF16
 
 POLICY = Policy(name="test", margin_points=5.0, guard_points=15.0)
 PREFILL, DECODE = {"prefill": 1}, {"prefill": 1, "decode": 9}
-BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
 
 
 def arm(name, *, run_id=1, decode=None, prefill=None, **fields):
-    defaults = {
-        "id": crc32(f"{run_id}:{name}".encode()),
-        "run_id": run_id,
-        "run_kind": "main",
-        "run_status": "finished",
-        "linked_run_id": None,
-        "experiment": "e",
-        "baseline": "base",
-        "name": name,
-        "fingerprint": f"fp-{name}",
-        "plan": "w=bf16,kv=bf16",
-        "stages": {"prefill": {**BF16, **(prefill or {})}, "decode": {**BF16, **(decode or {})}},
-        "injected": {},
-        "details": {},
-        "status": "finished",
-        "proof": {},
-        "proof_status": "matched",
-        "probe": None,
-        "expected": 1,
-    }
-    return ArmRecord(**{**defaults, **fields})
+    stages = {"prefill": {**BF16, **(prefill or {})}, "decode": {**BF16, **(decode or {})}}
+    number = crc32(f"{run_id}:{name}".encode())
+    return by_hand.arm(name, **{"id": number, "run_id": run_id, "stages": stages, **fields})
 
 
 def side(value, tokens=DECODE, **fields):
-    defaults = {
-        "sample_id": 1,
-        "item_hash": "i",
-        "request_hash": "r",
-        "settings_hash": "s",
-        "rendered_hash": "t",
-        "status": "scored" if value is not None else "error",
-        "value": value,
-        "error_class": None,
-        "finish_reason": "stop",
-        "stage_tokens": tokens if value is not None else {},
-        "handed_over": "decode" in tokens,
-    }
-    return Side(**{**defaults, **fields})
+    met = {"stage_tokens": tokens if value is not None else {}, "handed_over": "decode" in tokens}
+    return by_hand.side(value, **met, **fields)
 
 
-def pair(suite, number, base=1.0, cand=1.0, *, family="f", through="", tokens=DECODE, cluster="", chance=0.0):
-    return Pair(
-        suite=suite,
-        family=family,
-        cluster=cluster,
-        item_id=f"{family}{number}",
-        through=through,
-        scored_by="loglikelihood" if through else "generation",
-        metric="exact",
-        chance=chance,
-        repeat=0,
-        baseline=side(base, tokens),
-        candidate=side(cand, tokens),
-    )
+def pair(suite, number, base=1.0, cand=1.0, *, family="f", through="", tokens=DECODE, **fields):
+    kind = "loglikelihood" if through else "generation"
+    about = {"suite": suite, "family": family, "item_id": f"{family}{number}", "through": through, "scored_by": kind}
+    return by_hand.pair(side(base, tokens), side(cand, tokens), **about, **fields)
 
 
 def suite(name, n, lost=0, gained=0, **fields):

@@ -6,6 +6,7 @@ from evalsvc.engine.kv.guard import Check
 from evalsvc.store import queries
 from evalsvc.store.schema import IncidentRow, Sample
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 ARMS = {"bf16": {"plan": "w=bf16"}, "kv": {"plan": "kv=bf16 > kv=fp8"}}
 
@@ -44,27 +45,21 @@ def test_it_is_stored_with_its_place(tmp_path, write_experiment, execute_file, m
 
 def test_a_retried_sample_keeps_its_incident(tmp_path):
     from evalsvc.store import writer
-    from evalsvc.store.records import NewIncident, NewSample, NewScore
+    from evalsvc.store.records import NewIncident
 
-    common = {
-        "suite": "s", "item_id": "i", "item_hash": "h", "family": "f", "cluster": "", "metric": "m", "filter": "none",
-        "chance": 0.0, "scored_by": "generation", "request_hash": "r", "settings_hash": "t", "rendered_hash": None,
-    }  # fmt: skip
     met = NewIncident(
         stage="decode", page=3, slot=50, layer=1, expected_tag=9, expected_position=18, found_tag=8,
         found_position=2, content=False, step=77,
     )  # fmt: skip
-    failed = NewSample(**common, status="error", error_class="integrity", error_message="no", incident=met)
-    scored = NewSample(**common, scores=(NewScore(metric="m", filter="none", value=1.0),))
+    error = {"status": "error", "error_class": "integrity", "error_message": "no", "incident": met}
+    failed, scored = by_hand.sample("i", **error), by_hand.sample("i", 1.0)
     with open_store(tmp_path / "r.sqlite", create=True) as store:
-        run = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline="a", seed=0)
-        arm = writer.open_arm(
-            store, run, name="a", fingerprint="p", plan="w=bf16", stages={}, injected={}, details={}, expected=1
-        )
+        run = by_hand.open_run(store, baseline="a")
+        arm = by_hand.open_arm(store, run, "a")
         writer.add_samples(store, run, arm, [failed])
         writer.add_samples(store, run, arm, [scored])
     ((incident, sample),) = incidents(tmp_path / "r.sqlite")
-    assert sample.status == "scored" and (incident.request, incident.arm) == ("s/i", "a")
+    assert sample.status == "scored" and (incident.request, incident.arm) == ("tasks/i", "a")
     names = ("stage", "page", "slot", "layer", "expected_tag", "expected_position", "found_tag", "found_position")
     assert [getattr(incident, name) for name in names] == ["decode", 3, 50, 1, 9, 18, 8, 2]
 

@@ -8,43 +8,18 @@ from evalsvc.evidence import counted_by_suite
 from evalsvc.looking import complete_looks, find_stop, placed
 from evalsvc.ordering import plan_looks
 from evalsvc.policy import Policy
-from evalsvc.store.records import Choices, Pair, Side
+from evalsvc.store.records import Choices, Pair
+from tests.evalsvc import by_hand
+from tests.evalsvc.by_hand import side
 
 POLICY = Policy(name="s", design="sequential", block_items=20, margin_points=5.0, guard_points=20.0)
 DECODE = ("decode.kv",)
 
 
-def side(value: float | None, tokens: dict[str, int]) -> Side:
-    return Side(
-        sample_id=1,
-        item_hash="i",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash="t",
-        status="error" if value is None else "scored",
-        value=value,
-        error_class=None,
-        finish_reason="stop",
-        stage_tokens=tokens,
-        handed_over="decode" in tokens,
-    )
-
-
 def pair(suite: str, number: int, base: float | None, cand: float | None, through: str = "", cluster: str = "") -> Pair:
     tokens = {"prefill": 1} if through == "prefill" else {"prefill": 1, "decode": 3}
-    return Pair(
-        suite=suite,
-        family="f",
-        cluster=cluster,
-        item_id=f"{suite}{number}",
-        through=through,
-        scored_by="generation",
-        metric="m",
-        chance=0.0,
-        repeat=0,
-        baseline=side(base, tokens),
-        candidate=side(cand, tokens),
-    )
+    sides = (side(value, stage_tokens=tokens, handed_over="decode" in tokens) for value in (base, cand))
+    return by_hand.pair(*sides, suite=suite, item_id=f"{suite}{number}", through=through, cluster=cluster)
 
 
 def suite(name: str, n: int, lost: int = 0, **fields) -> list[Pair]:
@@ -122,7 +97,7 @@ def test_both_stages_rows_of_an_item_belong_to_one_block():
 def test_an_item_without_an_answer_counts_as_it_would_at_its_worst(role, passes):
     """Right in the baseline, lost in the candidate: only the second is a loss where the other arm was right."""
     good = suite("good", 300)
-    failed = [replace(p, **{role: side(None, {})}) if i % 8 == 0 else p for i, p in enumerate(good)]
+    failed = [replace(p, **{role: side(None, handed_over=False)}) if i % 8 == 0 else p for i, p in enumerate(good)]
     assert decided(good).word == "PASS"  # pyright: ignore[reportOptionalMemberAccess]
     assert (decided(failed) is not None) == passes
 

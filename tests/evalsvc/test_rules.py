@@ -10,68 +10,19 @@ import pytest
 from evalsvc.evidence import check_aa
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
-from evalsvc.store.records import ArmRecord, Pair, Side
-
-BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
-
-
-def arm(name, kv="bf16"):
-    return ArmRecord(
-        id=len(name),
-        run_id=1,
-        run_kind="main",
-        run_status="finished",
-        linked_run_id=None,
-        experiment="e",
-        baseline="base",
-        name=name,
-        fingerprint=name,
-        plan="w=bf16",
-        stages={"prefill": BF16, "decode": {**BF16, "kv": kv}},
-        injected={},
-        details={},
-        status="finished",
-        proof={},
-        proof_status="matched",
-        probe=None,
-        expected=1,
-    )
-
+from tests.evalsvc import by_hand
+from tests.evalsvc.by_hand import arm
 
 BASE, KV8 = arm("base"), arm("kv8", "fp8")
 
 
 def side(value, scores, missing):
-    return Side(
-        sample_id=1,
-        item_hash="i",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash="t",
-        status="error" if missing else "scored",
-        value=None if missing else value,
-        error_class=None,
-        finish_reason="stop",
-        stage_tokens={} if missing else {"prefill": 1, "decode": 9},
-        handed_over=True,
-        scores={} if missing else scores,
-    )
+    return by_hand.side(None) if missing else replace(by_hand.side(), value=value, scores=scores)
 
 
-def pair(suite, number, base, cand, *, family="f", metric="exact", scores=({}, {}), cluster="", missing=False):
-    return Pair(
-        suite=suite,
-        family=family,
-        cluster=cluster,
-        item_id=f"{family}{number}",
-        through="",
-        scored_by="generation",
-        metric=metric,
-        chance=0.0,
-        repeat=0,
-        baseline=side(base, scores[0], False),
-        candidate=side(cand, scores[1], missing),
-    )
+def pair(suite, number, base, cand, *, family="f", scores=({}, {}), missing=False, **fields):
+    sides = side(base, scores[0], False), side(cand, scores[1], missing)
+    return by_hand.pair(*sides, suite=suite, family=family, item_id=f"{family}{number}", **fields)
 
 
 def items(suite, n, lost=0, gained=0, **fields):

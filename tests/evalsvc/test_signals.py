@@ -10,46 +10,20 @@ from evalsvc.row import Row
 from evalsvc.signals import alarms, more_sampling_notes, signals
 from evalsvc.store import queries, writer
 from evalsvc.store.beside import read_choices
-from evalsvc.store.records import Choices, NewSample, NewScore, Pair, Side
+from evalsvc.store.records import Choices
 from evalsvc.store.session import open_store
 from evalsvc.verdict.secondary import choice_signals
+from tests.evalsvc import by_hand
 
 LISTENS = Policy(name="p", more_sampling={"signals": ["gold_margin"], "alpha": 0.01})
 
 
-def side(sample_id):
-    return Side(
-        sample_id=sample_id,
-        item_hash="i",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash="t",
-        status="scored",
-        value=1.0,
-        error_class=None,
-        finish_reason=None,
-        stage_tokens={"prefill": 1},
-        handed_over=False,
-    )
-
-
 def pairs(n, suite="tasks"):
-    return [
-        Pair(
-            suite=suite,
-            family="f",
-            cluster="",
-            item_id=str(i),
-            through="prefill",
-            scored_by="loglikelihood",
-            metric="acc",
-            chance=0.25,
-            repeat=0,
-            baseline=side(i),
-            candidate=side(1000 + i),
-        )
-        for i in range(n)
-    ]
+    def side(sample_id):
+        return by_hand.side(sample_id=sample_id, finish_reason=None, stage_tokens={"prefill": 1}, handed_over=False)
+
+    about = {"suite": suite, "through": "prefill", "scored_by": "loglikelihood", "metric": "acc", "chance": 0.25}
+    return [by_hand.pair(side(i), side(1000 + i), item_id=str(i), **about) for i in range(n)]
 
 
 def made(n, shift):
@@ -148,27 +122,10 @@ def test_the_note_says_how_many_items_would_decide(word, row, says):
 )
 def test_answers_without_choices_are_none(tmp_path, answer):
     with open_store(str(tmp_path / "s.sqlite"), create=True) as store:
-        run_id = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline="base", seed=0)
-        arm_id = writer.open_arm(
-            store, run_id, name="base", fingerprint="f", plan="w=bf16", stages={}, injected={}, details={}, expected=2
-        )
-        common = {
-            "suite": "tasks",
-            "item_hash": "h",
-            "family": "f",
-            "cluster": "",
-            "metric": "acc",
-            "filter": "none",
-            "chance": 0.5,
-            "scored_by": "loglikelihood",
-            "request_hash": "r",
-            "settings_hash": "s",
-            "rendered_hash": "t",
-            "scoring_version": "1",
-            "scores": (NewScore(metric="acc", filter="none", value=1.0),),
-        }
+        run_id = by_hand.open_run(store)
+        arm_id = by_hand.open_arm(store, run_id, "base", expected=2)
         good = '{"choices": ["a", "b"], "logprobs": [-1.0, -2.0], "gold": 1}'
-        rows = [NewSample(item_id=name, answer=text, **common) for name, text in (("odd", answer), ("good", good))]
+        rows = [by_hand.sample(text, 1.0, answer=text, scored_by="loglikelihood") for text in (answer, good)]
         writer.add_samples(store, run_id, arm_id, rows)
         (held,) = queries.arms(store)
         assert list(read_choices(store, held).values()) == [Choices((-1.0, -2.0), 1)]

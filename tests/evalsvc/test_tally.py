@@ -1,14 +1,15 @@
 """Lost and gained while a run goes on: whoever answers first, and whatever was stored before."""
 
-from evalsvc.store.records import NewSample, NewScore
+from dataclasses import replace
+
+from evalsvc.store.records import NewSample
 from evalsvc.tally import Tally
+from tests.evalsvc import by_hand
 
 
 def sample(item: str, value: float | None, metric: str = "acc") -> NewSample:
-    scores = () if value is None else (NewScore(metric="acc", filter="none", value=value),)
-    same = {"suite": "s", "item_hash": "h", "family": "f", "cluster": "", "filter": "none", "chance": 0.0}
-    same |= {"scored_by": "generation", "request_hash": "r", "settings_hash": "s", "rendered_hash": None}
-    return NewSample(item_id=item, metric=metric, scores=scores, status="error" if value is None else "scored", **same)
+    own = by_hand.sample(item, value, metric="acc", status="error" if value is None else "scored")
+    return replace(own, metric=metric)
 
 
 def test_flips_are_counted_once_in_whichever_order_the_arms_answer():

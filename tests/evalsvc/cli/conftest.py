@@ -7,49 +7,37 @@ import pytest
 
 from evalsvc.cli.main import main
 from evalsvc.store import writer
-from evalsvc.store.records import NewSample, NewScore
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
+from tests.evalsvc.by_hand import BF16
 
-BF16 = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
 HOSTILE = "e[red]\x1b[31m"
 
 
 def sample(suite, number, right):
-    return NewSample(
+    return by_hand.sample(
+        f"i{number}",
+        right,
         suite=suite,
-        item_id=f"i{number}",
-        item_hash="h",
         family=f"{suite}-family",
-        cluster="",
-        metric="exact",
-        filter="none",
-        chance=0.0,
-        scored_by="generation",
         request_hash=f"r{number}",
-        settings_hash="s",
-        rendered_hash="t",
         answer="x",
         prompt_tokens=5,
         answer_tokens=10,
         finish_reason="stop",
-        stage_tokens={"prefill": 1, "decode": 9},
-        handed_over=True,
         timings={"decode_s": 0.1},
-        scoring_version="1",
-        scores=(NewScore(metric="exact", filter="none", value=float(right)),),
     )
 
 
 def _add_arm(store, run_id, name, *, lost=0, decode=None, injected=None, fingerprint=None, finish=True):
-    arm_id = writer.open_arm(
+    arm_id = by_hand.open_arm(
         store,
         run_id,
-        name=name,
+        name,
         fingerprint=fingerprint or f"fp-{name}",
         plan="w=bf16,kv=bf16",
         stages={"prefill": BF16, "decode": {**BF16, **(decode or {})}},
         injected=injected or {},
-        details={},
         expected=120,
     )
     rows = [sample(suite, i, i >= 15 + lost) for suite in ("tasks", "tools") for i in range(60)]

@@ -16,8 +16,9 @@ from evalsvc.alternatives import pack
 from evalsvc.engine.requests import GenerateResult, TokenLogprobs
 from evalsvc.exporting import sample_rows, write_csv
 from evalsvc.store import queries, writer
-from evalsvc.store.records import NewSample, NewScore, Turn
+from evalsvc.store.records import NewScore, Turn
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 
 def test_samples_come_one_a_score_with_their_texts(evalsvc, db):
@@ -29,16 +30,10 @@ def test_samples_come_one_a_score_with_their_texts(evalsvc, db):
 
 def test_what_a_filter_left_is_told_with_its_score_where_texts_are(tmp_path):
     with open_store(tmp_path / "left.db", create=True) as store:
-        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
-        facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 2}
-        arm = writer.open_arm(store, run, name="base", fingerprint="f", **facts)
-        item = {"suite": "s", "item_hash": "h", "family": "f", "cluster": "", "metric": "m", "filter": "strict"}
-        item |= {"chance": 0.0, "scored_by": "generation", "request_hash": "r", "settings_hash": "s"}
-        score = NewScore(metric="m", filter="strict", value=0.0, filtered="(D).")
-        samples = [
-            NewSample(**item, item_id=name, rendered_hash=None, scores=scores)
-            for name, scores in (("one", (score,)), ("none", ()))
-        ]
+        run = by_hand.open_run(store)
+        arm = by_hand.open_arm(store, run, "base", expected=2)
+        score = NewScore(metric="exact", filter="none", value=0.0, filtered="(D).")
+        samples = [by_hand.sample(name, scores=scores) for name, scores in (("one", (score,)), ("none", ()))]
         writer.add_samples(store, run, arm, samples)
         found = queries.resolve_arm(store, "1:base")
         told = [row["filtered"] for row in sample_rows(store, found, texts=True)]
@@ -65,13 +60,10 @@ def test_each_generated_token_comes_with_its_likeliest(evalsvc, tmp_path):
     turns = (Turn("x", "stop", (1, 2)), Turn(None, None, (1,)))
     path = tmp_path / "tokens.db"
     with open_store(path, create=True) as store:
-        run = writer.open_run(store, experiment="e", experiment_hash="h", resolved={}, baseline="base", seed=0)
-        facts = {"plan": "w=bf16", "stages": {}, "injected": {}, "details": {}, "expected": 3}
-        arm = writer.open_arm(store, run, name="base", fingerprint="f", **facts)
-        item = {"suite": "s", "item_hash": "h", "family": "f", "cluster": "", "metric": "m", "filter": "none"}
-        item |= {"chance": 0.0, "scored_by": "generation", "request_hash": "r", "settings_hash": "s"}
+        run = by_hand.open_run(store)
+        arm = by_hand.open_arm(store, run, "base", expected=3)
         own = {"one": {"turns": turns, "alternatives": pack(answers)}, "bare": {"turns": turns[1:]}, "none": {}}
-        samples = [NewSample(**item, item_id=name, rendered_hash=None, **fields) for name, fields in own.items()]
+        samples = [by_hand.sample(name, **fields) for name, fields in own.items()]
         writer.add_samples(store, run, arm, samples)
     code, out, _ = evalsvc("export", "1:base", "--tokens", "--db", path)
     rows = [json.loads(line) for line in out.splitlines()]

@@ -14,8 +14,9 @@ from jsonschema import Draft202012Validator
 
 from evalsvc.decision import EXIT_CODES
 from evalsvc.store import writer
-from evalsvc.store.records import NewSample, NewScore
+from evalsvc.store.records import NewScore
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 COMMAND = Path(sys.executable).with_name("evalsvc")
 
@@ -138,10 +139,9 @@ def installed(command, **environment):
 
 def test_no_samples_are_4(policy, db):
     with open_store(db) as store:
-        run_id = writer.open_run(store, experiment="e", experiment_hash="y", resolved={}, baseline="base", seed=0)
-        common = {"plan": "w=bf16", "stages": {"prefill": {}, "decode": {}}, "injected": {}, "details": {}}
+        run_id = by_hand.open_run(store)
         for name in ("base", "none"):
-            writer.open_arm(store, run_id, name=name, fingerprint=name, expected=0, **common)
+            by_hand.open_arm(store, run_id, name, stages={"prefill": {}, "decode": {}}, expected=0)
     sides = ["--baseline", f"{run_id}:base", "--candidate", f"{run_id}:none"]
     code, said = installed(["gate", "--policy", policy, *sides, "--db", db])
     assert code == 4 and "INVALID: no samples" in said
@@ -165,40 +165,18 @@ def test_a_corpus_metric_goes_from_stored_parts_to_the_exit_code(tmp_path, evals
         "margins:\n  - {suite: pairs, metric: f1, margin: 0.1, statistic: f1}\n"
     )
     with open_store(database, create=True) as store:
-        run_id = writer.open_run(store, experiment="e", experiment_hash="x", resolved={}, baseline="base", seed=0)
+        run_id = by_hand.open_run(store)
         for name, wrong in (("base", 10), ("same", 10), ("worse", 4)):
             stages = {stage: {"weights": "bf16", "kv": name} for stage in ("prefill", "decode")}
-            arm_id = writer.open_arm(
-                store,
-                run_id,
-                name=name,
-                fingerprint=name,
-                plan=name,
-                stages=stages,
-                injected={},
-                details={},
-                expected=200,
-            )
+            arm_id = by_hand.open_arm(store, run_id, name, stages=stages, expected=200)
             rows = []
             for number in range(200):
                 gold = float(number % 3 == 0)
                 given = gold if number % wrong else 1 - gold
                 values = {"acc": float(gold == given), "f1.0": gold, "f1.1": given}
                 scores = tuple(NewScore(metric=metric, filter="none", value=value) for metric, value in values.items())
-                about = {"suite": "pairs", "family": "pairs", "cluster": "", "metric": "acc", "filter": "none"}
-                hashes = {"item_hash": "h", "request_hash": f"r{number}", "settings_hash": "s", "rendered_hash": "t"}
-                tokens = {"stage_tokens": {"prefill": 1, "decode": 1}, "handed_over": True, "scoring_version": "1"}
-                rows.append(
-                    NewSample(
-                        item_id=f"i{number}",
-                        chance=0.0,
-                        scored_by="generation",
-                        scores=scores,
-                        **about,
-                        **hashes,
-                        **tokens,
-                    )
-                )
+                about = {"suite": "pairs", "family": "pairs", "metric": "acc", "request_hash": f"r{number}"}
+                rows.append(by_hand.sample(f"i{number}", scores=scores, **about))
             writer.add_samples(store, run_id, arm_id, rows)
             writer.finish_arm(store, arm_id, None, "declared")
         writer.finish_run(store, run_id)

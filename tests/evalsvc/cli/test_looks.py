@@ -8,6 +8,7 @@ from evalsvc.cli.run_report import run_document
 from evalsvc.store import writer
 from evalsvc.store.session import open_store
 from evalsvc.suites.own import PromptSuite
+from tests.evalsvc import by_hand
 
 from .conftest import BF16, sample
 
@@ -213,11 +214,10 @@ def test_attribution_without_honest_arms_exits_4(evalsvc, db, add_arm):
 def repeated(db):
     """Two answers an item, of which the candidate loses the second alone; and a suite that no decode token answered."""
     with open_store(db) as store:
-        run_id = writer.open_run(store, experiment="twice", experiment_hash="t", resolved={}, baseline="b", seed=0)
+        run_id = by_hand.open_run(store, experiment="twice", baseline="b")
         for name, kv in (("b", "bf16"), ("kv", "fp8")):
             stages = {"prefill": BF16, "decode": {**BF16, "kv": kv}}
-            facts = {"fingerprint": f"t-{name}", "plan": "p", "stages": stages, "injected": {}, "details": {}}
-            arm_id = writer.open_arm(store, run_id, name=name, expected=180, **facts)
+            arm_id = by_hand.open_arm(store, run_id, name, fingerprint=f"t-{name}", stages=stages, expected=180)
             asked = [sample("tools", i, right=True) for i in range(60)]
             asked += [replace(sample("tools", i, right=name == "b"), repeat=1) for i in range(60)]
             asked += [

@@ -4,13 +4,14 @@ import pytest
 
 from evalsvc.store import writer
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 
 @pytest.fixture
 def later(db, add_arm):
     """A later run of another experiment, which has the baseline's name and an arm of its own."""
     with open_store(db) as store:
-        run_id = writer.open_run(store, experiment="later", experiment_hash="l", resolved={}, baseline="base", seed=0)
+        run_id = by_hand.open_run(store, experiment="later", experiment_hash="l")
         add_arm(store, run_id, "base", fingerprint="fp-later")
         add_arm(store, run_id, "other", decode={"kv": "int8"})
         writer.finish_run(store, run_id)

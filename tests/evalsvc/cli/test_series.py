@@ -4,6 +4,7 @@ import pytest
 
 from evalsvc.store import queries, writer
 from evalsvc.store.session import open_store
+from tests.evalsvc import by_hand
 
 from .conftest import sample
 
@@ -48,7 +49,7 @@ def nightly(db, add_arm):
     """Twelve runs of one arm that loses nothing in the first six and 12 items a suite after an engine's change."""
     with open_store(db) as store:
         for n in range(12):
-            run_id = writer.open_run(store, experiment="n", experiment_hash="n", resolved={}, baseline="night", seed=n)
+            run_id = by_hand.open_run(store, experiment="n", baseline="night", seed=n)
             late = n >= 6
             add_arm(
                 store,
@@ -78,10 +79,8 @@ def test_history_finds_the_change_and_what_changed_with_it(evalsvc, evalsvc_json
 
 def test_history_shows_a_run_that_cannot_be_compared_and_goes_on(evalsvc_json, nightly, add_arm):
     with open_store(nightly) as store:
-        run_id = writer.open_run(store, experiment="n", experiment_hash="n", resolved={}, baseline="night", seed=0)
-        arm_id = writer.open_arm(
-            store, run_id, name="night", fingerprint="f", plan="p", stages={}, injected={}, details={}, expected=1
-        )
+        run_id = by_hand.open_run(store, experiment="n", baseline="night")
+        arm_id = by_hand.open_arm(store, run_id, "night")
         writer.finish_arm(store, arm_id, None, "declared")
         add_arm(store, 1, "night")
     _, document = evalsvc_json("history", "night", "--baseline", "1:base", "--db", nightly)
@@ -231,17 +230,13 @@ def mixed(nightly, add_arm):
     """`nightly`, with two runs among them that have an arm of its name and ask a suite of their own."""
     with open_store(nightly) as store:
         for n in range(2):
-            run_id = writer.open_run(store, experiment="o", experiment_hash="o", resolved={}, baseline="b", seed=n)
+            run_id = by_hand.open_run(store, experiment="o", experiment_hash="o", baseline="b", seed=n)
             for name in ("b", "night"):
-                arm_id = writer.open_arm(
-                    *(store, run_id),
-                    **{"name": name, "fingerprint": f"o-{name}", "plan": "p", "stages": {}, "injected": {}},
-                    **{"details": {}, "expected": 3},
-                )
+                arm_id = by_hand.open_arm(store, run_id, name, fingerprint=f"o-{name}", expected=3)
                 writer.add_samples(store, run_id, arm_id, [sample("own", i, right=True) for i in range(3)])
                 writer.finish_arm(store, arm_id, None, "declared")
             writer.finish_run(store, run_id)
-        later = writer.open_run(store, experiment="n", experiment_hash="n", resolved={}, baseline="night", seed=0)
+        later = by_hand.open_run(store, experiment="n", baseline="night")
         add_arm(store, later, "night", lost=12, decode={"kv": "fp8", "fault": "new"}, fingerprint="fp-night-True")
         writer.finish_run(store, later)
     return nightly

@@ -11,7 +11,6 @@ from evalsvc.errors import EvidenceError
 from evalsvc.evidence import check_aa
 from evalsvc.gate import decide_gate, judge_counts
 from evalsvc.policy import Policy
-from evalsvc.store.records import ArmRecord, Pair, Side
 from evalsvc.verdict.attribution import attribute
 from evalsvc.verdict.audit import audit_published, unpaired_p
 from evalsvc.verdict.corpus import measure_corpus
@@ -22,64 +21,17 @@ from evalsvc.verdict.paired import mcnemar_exact, smallest_provable_margin
 from evalsvc.verdict.power import items_to_prove
 from evalsvc.verdict.resample import mean_bounds, sign_flip_p
 from evalsvc.verdict.secondary import choice_signals, spread
-
-STAGE = {"weights": "bf16", "kv": "bf16", "checkpoint": "c0", "fault": ""}
-
-
-def arm(name, kv="bf16"):
-    return ArmRecord(
-        id=len(name),
-        run_id=1,
-        run_kind="main",
-        run_status="finished",
-        linked_run_id=None,
-        experiment="e",
-        baseline="base",
-        name=name,
-        fingerprint=f"fp-{name}",
-        plan="w=bf16,kv=bf16",
-        stages={"prefill": STAGE, "decode": {**STAGE, "kv": kv}},
-        injected={},
-        details={},
-        status="finished",
-        proof={},
-        proof_status="matched",
-        probe=None,
-        expected=1,
-    )
+from tests.evalsvc import by_hand
+from tests.evalsvc.by_hand import arm
 
 
 def side(value):
-    return Side(
-        sample_id=1,
-        item_hash="i",
-        request_hash="r",
-        settings_hash="s",
-        rendered_hash="t",
-        status="error" if value is None else "scored",
-        value=value,
-        error_class="HTTP 402" if value is None else None,
-        finish_reason="stop",
-        stage_tokens={} if value is None else {"prefill": 1, "decode": 9},
-        handed_over=True,
-    )
+    return by_hand.side(value, error_class="HTTP 402" if value is None else None)
 
 
 def pairs(values, labels=None):
     return [
-        Pair(
-            suite="tasks",
-            family="f",
-            cluster=labels[i] if labels else "",
-            item_id=f"i{i}",
-            through="",
-            scored_by="generation",
-            metric="exact",
-            chance=0.0,
-            repeat=0,
-            baseline=side(base),
-            candidate=side(cand),
-        )
+        by_hand.pair(side(base), side(cand), item_id=f"i{i}", cluster=labels[i] if labels else "")
         for i, (base, cand) in enumerate(values)
     ]
 
