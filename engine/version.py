@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from evalsvc.kernels import dispatch
 
 
+@cache
 def source_version() -> str:
     """sha256 over the sources of engine and kernels and the versions of what computes for them."""
     digest = hashlib.sha256()

@@ -7,8 +7,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,15 @@ def killed(call: Callable[[], Any], number: int, committed: bool) -> bool:
 
 
 @pytest.fixture
-def small(write_experiment, tmp_path, monkeypatch) -> Path:
-    """Two arms and an A/A of ten samples each, stored three at a time and never because they are old."""
+def often(monkeypatch) -> None:
+    """Samples are stored three at a time and never because they are old."""
     monkeypatch.setattr(runner, "FLUSH_SAMPLES", 3)
     monkeypatch.setattr(runner, "FLUSH_SECONDS", float("inf"))
+
+
+@pytest.fixture
+def small(often, write_experiment, tmp_path) -> Path:
+    """Two arms and an A/A of ten samples each."""
     suites = [
         {"name": "tasks", "kind": "lmeval", "tasks": ["sums/one.yaml"], "limit": 3},
         {"name": "formats", "kind": "formats", "cases": "formats.jsonl", "limit": 2},
@@ -81,29 +87,32 @@ def small(write_experiment, tmp_path, monkeypatch) -> Path:
     return write_experiment(tmp_path / "experiment", arms=ARMS, suites=suites)
 
 
-def check_kills(small, execute_file, contents, folder: Path, moments: list[tuple[int, bool]]) -> int:
-    """Kills a fresh run at each moment and runs it again; returns how many of them were before its end."""
-    execute_file(small, folder / "whole.sqlite")
+def check_kills(path, execute_file, contents, folder: Path, moments: Iterable[tuple[int, bool]]) -> int:
+    """Kills a fresh run at each moment, up to the first one behind its end, and runs it again; returns how many."""
+    execute_file(path, folder / "whole.sqlite")
     whole = contents(folder / "whole.sqlite"), verdicts(folder / "whole.sqlite")
     deaths = 0
     for number, committed in moments:
         database = folder / f"{number}-{committed}.sqlite"
-        deaths += killed(lambda database=database: execute_file(small, database), number, committed)
-        execute_file(small, database)
+        if not killed(lambda database=database: execute_file(path, database), number, committed):
+            break
+        deaths += 1
+        execute_file(path, database)
         assert (contents(database), verdicts(database)) == whole, f"killed at transaction {number}, {committed=}"
     return deaths
 
 
 def test_killed_at_a_few_transactions(small, execute_file, contents, tmp_path):
-    moments = [(2, True), (9, True), (12, False), (18, True)]
+    """While items are asked, between an arm's last sample and its end, and in the A/A."""
+    moments = [(9, True), (12, False), (18, True), (22, False)]
     assert check_kills(small, execute_file, contents, tmp_path, moments) == len(moments)
 
 
-@pytest.mark.slow
-def test_killed_at_every_third_transaction(small, execute_file, contents, tmp_path):
-    moments = [(number, number % 2 == 0) for number in range(1, 32, 3)]
-    deaths = check_kills(small, execute_file, contents, tmp_path, moments)
-    assert 6 < deaths < len(moments)  # the last moments lie behind the end
+def test_killed_at_every_transaction(often, in_memory, execute_file, contents, tmp_path):
+    """Before and after its commit; the answers are in memory, so that all of them take seconds."""
+    moments = ((number, committed) for number in count(1) for committed in (False, True))
+    path = in_memory(tmp_path, 4, {"base": 0, "kv": 25})
+    assert check_kills(path, execute_file, contents, tmp_path, moments) > 30
 
 
 def test_a_group_killed_while_its_arms_are_at_different_places(
@@ -217,10 +226,8 @@ def test_the_command_and_its_processes_killed_and_run_again(
 
 @pytest.mark.slow
 @pytest.mark.model
-def test_the_real_model_killed_and_run_again(small_model, execute_file, contents, pause_at, tmp_path, monkeypatch):
+def test_the_real_model_killed_and_run_again(small_model, often, execute_file, contents, pause_at, tmp_path):
     """Real prompts of real length, where neighbours in a batch would show if they could."""
-    monkeypatch.setattr(runner, "FLUSH_SAMPLES", 3)
-    monkeypatch.setattr(runner, "FLUSH_SECONDS", float("inf"))
     data = Path(__file__).resolve().parents[2] / "data"
     experiment = {
         "name": "killed",
