@@ -392,8 +392,8 @@ def test_values_that_cannot_be_used_are_named(tiny_model, options, message):
 
 
 def test_limits_and_threads_reach_the_engine(make, caplog):
-    assert make(max_batch_size=3).engine.max_batch == 3
-    assert make(max_batch=2, max_batch_size=3, batch_size=8).engine.max_batch == 2
+    assert make(max_batch_size=3).engine._loop.scheduler.max_batch == 3
+    assert make(max_batch=2, max_batch_size=3, batch_size=8).engine._loop.scheduler.max_batch == 2
     assert "batch_size=8 is not read" in caplog.text
     try:
         assert make(threads=2) and torch.get_num_threads() == 2
