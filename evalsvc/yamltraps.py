@@ -30,12 +30,16 @@ def refuse_traps(root: yaml.Node, path: str | Path, *, unshown: Sequence[str] = 
     Raises:
         ConfigError: Names file, line and key.
     """
-    _refuse_swollen(root, path)
+    refuse_swollen(root, path)
     _Walk(path, frozenset(unshown), finite).step(root, ())
 
 
-def _refuse_swollen(root: yaml.Node, path: str | Path) -> None:
-    """Refuses aliases that hold themselves, or that stand for far more than was written."""
+def refuse_swollen(root: yaml.Node, path: str | Path) -> None:
+    """Refuses aliases that hold themselves, or that stand for far more than was written.
+
+    Raises:
+        ConfigError: Names file and line.
+    """
     sizes: dict[int, int | None] = {}
 
     def size(node: yaml.Node) -> int:

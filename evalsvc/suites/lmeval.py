@@ -91,8 +91,9 @@ class LmEvalSuite:
         wrong = "wrong_choice" if isinstance(answer, ScoreResult) else "wrong_answer"
         try:
             found = list(values_of(question, _responses(question, answers)))
-        except Exception as error:
-            raise EvidenceError(f"{self.name}: lm-eval cannot score item {item.id}: {error}") from error
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise EvidenceError(f"{self.name}: lm-eval cannot score item {item.id}: {said}") from error
 
         def error_class(value: Value) -> str | None:
             if value.part is not None or better.get(value.metric, True) is False:
@@ -143,7 +144,7 @@ def _responses(question: Question, answers: Sequence[Answer]) -> list[list[Any]]
 
 def _choices(question: Question, answer: ScoreResult) -> Sequence[float]:
     """Log-likelihoods of the choices, without those of the choices by themselves."""
-    alone = "acc_mutual_info" in question.task._metric_fn_list
+    alone = question.task.OUTPUT_TYPE == "multiple_choice" and "acc_mutual_info" in question.task._metric_fn_list
     return answer.logprobs[: len(answer.logprobs) // 2] if alone else answer.logprobs
 
 

@@ -194,7 +194,7 @@ def _load(spec: Any, complaint: str, manager: Any) -> Any:
         return manager.load([spec])
     except EvalsvcError:
         raise
-    except Exception as error:  # lm-eval and datasets raise whatever they met
+    except (Exception, SystemExit) as error:  # lm-eval, datasets and a user's functions raise whatever they met
         raise ConfigError(f"{complaint}: {_sentence(error)}") from error
 
 
@@ -208,6 +208,8 @@ def _sentence(error: BaseException) -> str:
     if any(type(e).__name__ == "DatasetNotFoundError" for e in chain):
         first = str(error).strip().split("\n")[0]
         return f"neither the hub nor this machine has its data ({first})"
+    if type(error).__name__ == "DatasetGenerationError" and error.__cause__ is not None:
+        error = error.__cause__  # it says itself only that an error occurred
     first = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

@@ -120,7 +120,7 @@ def _questions(task: Any, asking: Asking, answers: int) -> tuple[list[Question],
         if isinstance(error, ConfigError) and "task " not in str(error):
             raise ConfigError(f"task {task.task_name!r}: {error}") from error
         raise
-    except Exception as error:  # templates and metrics of a task file raise whatever they meet
+    except (Exception, SystemExit) as error:  # templates and metrics of a task file raise whatever they meet
         first = str(error).strip().split("\n")[0]
         raise ConfigError(
             f"task {task.task_name!r}: lm-eval cannot render or score its documents: {type(error).__name__}: {first}"

@@ -131,7 +131,7 @@ def aggregated(
                 plain = partial(task_texts.of_sums, counted)
             try:
                 found[name][f"{metric},{through}"] = plain(column)
-            except Exception as error:  # a task's own aggregation may want more than numbers
+            except (Exception, SystemExit) as error:  # a task's own aggregation may want more than numbers
                 log.warning("task %s: %s of the stored scores cannot be aggregated: %s", name, metric, error)
     for name, group in groups.items():
         found[name] = dict(group.aggregate(found))

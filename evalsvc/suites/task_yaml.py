@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from evalsvc.errors import ConfigError
+from evalsvc.yamltraps import refuse_swollen
 
 CODE = "code in task files runs only with --allow-code"
 GROUP_KEYS = ("group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag")
@@ -66,7 +67,7 @@ def names_beside(file: Path) -> dict[str, Path]:
             node = _compose(path, included_by=None)
         except ConfigError:
             continue
-        said = {key.value: value.value for key, value in node.value if isinstance(value, yaml.ScalarNode)}
+        said = {key.value: value.value for key, value in node.value if key.id == value.id == "scalar"}
         name = said.get("group") or said.get("task")
         if name:
             found.setdefault(name, path)
@@ -116,7 +117,10 @@ def _read(path: Path, above: tuple[Path, ...], allow_code: bool) -> TaskFile:
         raise ConfigError(f"{above[-1]}: the include of {path} is a cycle")
     node = _compose(path, included_by=above[-1] if above else None)
     _check(node, path, allow_code)
-    own = _loader(path).construct_document(node)
+    try:
+        own = _loader(path).construct_document(node)
+    except yaml.YAMLError as error:
+        raise _broken(path, error) from error
     origin = {k.value: (path, k.start_mark.line + 1) for k, _ in node.value}
     config: dict[str, Any] = {}
     merged: dict[str, tuple[Path, int]] = {}
@@ -141,7 +145,7 @@ def _loader(path: Path) -> yaml.SafeLoader:
         where = f"{path}:{node.start_mark.line + 1}"
         try:
             return _import_func_in_yml(str(node.value), path.parent)
-        except Exception as error:  # a module of a user's runs here and raises whatever it meets
+        except (Exception, SystemExit) as error:  # a module of a user's runs here and raises whatever it meets
             first = str(error).strip().split("\n")[0]
             raise ConfigError(f"{where}: {node.value} cannot be loaded: {type(error).__name__}: {first}") from error
 
@@ -158,12 +162,19 @@ def _compose(path: Path, included_by: Path | None) -> yaml.MappingNode:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: broken YAML: {getattr(error, 'problem', None) or error}") from error
+        raise _broken(path, error) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: broken YAML: it is nested too deep") from error
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path}:1: a task file is a mapping of keys")
+    refuse_swollen(node, path)
     return node
+
+
+def _broken(path: Path, error: yaml.YAMLError) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{path}:{mark.line + 1}" if mark else str(path)
+    return ConfigError(f"{where}: broken YAML: {getattr(error, 'problem', None) or error}")
 
 
 def _check(node: yaml.Node, path: Path, allow_code: bool) -> None:
@@ -174,7 +185,15 @@ def _check(node: yaml.Node, path: Path, allow_code: bool) -> None:
         return
     if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
         raise ConfigError(f"{where}: the tag {node.tag} is refused")
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            yaml.constructor.SafeConstructor().construct_object(node)
+        except ValueError as error:  # a date that no calendar has, or a text that says it is a number
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            raise ConfigError(f"{where}: {node.value!r} is no {kind} ({error}); a text stands in quotes") from error
+        except yaml.YAMLError as error:
+            raise _broken(path, error) from error
+    elif isinstance(node, yaml.SequenceNode):
         for child in node.value:
             _check(child, path, allow_code)
     elif isinstance(node, yaml.MappingNode):
@@ -239,15 +258,21 @@ def _matching(pattern: Path, where: str) -> Iterator[Path]:
 def _check_lines(path: Path) -> None:
     rows = 0
     with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            rows += 1
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{path}:{number}: not a JSON object on one line: {error}") from error
-            if not isinstance(row, dict):
-                raise ConfigError(f"{path}:{number}: a document is a JSON object")
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    rows += 1
+                    _check_row(line, f"{path}:{number}")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: is not UTF-8 text; save it as UTF-8") from error
     if not rows:
         raise ConfigError(f"{path}: holds no documents")
+
+
+def _check_row(line: str, where: str) -> None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not a JSON object on one line: {error}") from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: a document is a JSON object")

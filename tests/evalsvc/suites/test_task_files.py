@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evalsvc.errors import CapabilityError, ConfigError, EvalsvcError
+from evalsvc.errors import CapabilityError, ConfigError, EvalsvcError, EvidenceError
 from evalsvc.suites.lmeval import LmEvalSuite
 
 pytest.importorskip("lm_eval")
@@ -50,6 +50,11 @@ def test_the_task_used_here_loads(folder):
         ("doc_to_target: a", "doc_to_targets: a", 7, "knows no key 'doc_to_targets'"),
         ("doc_to_target: a", "task: other", 7, "the key 'task' is repeated"),
         ("doc_to_target: a", "doc_to_target: [a", 8, "broken YAML"),
+        ("doc_to_target: a", "doc_to_target: a\nmetadata: {version: 2024-13-45}", 8, "'2024-13-45' is no timestamp"),
+        ("doc_to_target: a", "doc_to_target: a\nnum_fewshot: !!int few", 8, "'few' is no int"),
+        ("doc_to_target: a", "doc_to_target: a\nmetadata: {<<: 3}", 8, "for merging"),
+        ("doc_to_target: a", "doc_to_target: a\nmetadata: !!omap [a: 1, b]", 8, "broken YAML"),
+        ("doc_to_target: a", "doc_to_target: a\nmetadata: &m {version: *m}", 8, "inside what it stands for"),
         ("test: d.jsonl", "test: gone.jsonl", 3, "no data file"),
         ("test: d.jsonl", "test: 'gone*.jsonl'", 3, "no data file"),
         ("test: d.jsonl", "test: 5", 3, "names files"),
@@ -74,6 +79,7 @@ def test_files_that_are_not_tasks(folder):
     assert "no such task file" in refused(folder, spec="gone.yaml")
     (folder / "empty").mkdir()
     assert "holds no task files" in refused(folder, spec="empty")
+    assert "nested too deep" in refused(folder, f"{TASK}metadata: {'[' * 3000}{']' * 3000}\n")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,16 @@ def test_broken_documents_are_named_with_their_line(folder, docs, complaint):
     message = refused(folder)
     assert message.startswith(str(folder / "d.jsonl"))
     assert complaint in message
+
+
+def test_documents_in_another_encoding_are_named(folder):
+    (folder / "d.jsonl").write_bytes('{"a": "café"}\n'.encode("latin-1"))
+    assert refused(folder) == f"{folder / 'd.jsonl'}: is not UTF-8 text; save it as UTF-8"
+
+
+def test_what_keeps_documents_from_being_read_is_said_and_not_that_something_did(folder):
+    (folder / "d.jsonl").write_text('{"a": "x", "a": "y"}\n')
+    assert "specified twice" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +230,13 @@ def rewrite(folder, text):
 
 @pytest.mark.parametrize(
     ("code", "complaint"),
-    [("", "has no function 'target'"), ("1 / 0", "ZeroDivisionError"), ("target = (", "SyntaxError"), (None, "Import")],
+    [
+        ("", "has no function 'target'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("target = (", "SyntaxError"),
+        (None, "Import"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+    ],
 )
 def test_code_that_cannot_be_loaded_is_named_with_its_line(folder, code, complaint):
     if code is not None:
@@ -222,6 +244,25 @@ def test_code_that_cannot_be_loaded_is_named_with_its_line(folder, code, complai
     name = "code" if code is not None else "nowhere_at_all"
     message = refused(folder, CODED.replace("code.target", f"{name}.target"), allow_code=True)
     assert message.startswith(f"{folder / 'mine.yaml'}:7: ") and complaint in message
+
+
+@pytest.mark.parametrize("key", ["doc_to_target", "doc_to_text", "process_results", "process_docs"])
+def test_code_that_leaves_the_process_is_an_error_and_no_exit_code(folder, key):
+    """`sys.exit()` in a task's function would otherwise end a gate with 0."""
+    (folder / "code.py").write_text("import sys\ndef leave(*_):\n    sys.exit()\n")
+    kept = "".join(line for line in TASK.splitlines(keepends=True) if not line.startswith(f"{key}:"))
+    assert "SystemExit" in refused(folder, f"{kept}{key}: !function code.leave\n", allow_code=True)
+
+
+def test_code_that_leaves_the_process_while_it_scores_makes_an_error_of_the_item(folder, answer):
+    (folder / "code.py").write_text(
+        "import sys\ndef score(doc, results):\n    return {'exact_match': 0.0} if results == [''] else sys.exit()\n"
+    )
+    rewrite(folder, f"{TASK}process_results: !function code.score\n")
+    suite = LmEvalSuite("t", ["mine.yaml"], base_dir=folder, allow_code=True)
+    (item,) = suite.items()
+    with pytest.raises(EvidenceError, match="cannot score item mine:0: SystemExit"):
+        suite.score(item, [answer("x")])
 
 
 def test_other_tags_are_refused_even_where_code_is_allowed(folder):
