@@ -4,6 +4,7 @@ Every commit is on the disk before it returns (WAL with synchronous FULL), so a 
 only the transaction that was under way.
 """
 
+import logging
 import os
 import sqlite3
 import time
@@ -28,6 +29,8 @@ from evalsvc.store.schema import READABLE_FROM, REVISION
 
 BUSY_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10
+# A signal that comes while a connection is closed is raised; the pool would print its traceback, too.
+logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 _PLAIN = ("host", "port", "dbname", "sslmode")  # options of a URL that may be shown; a password can be one, too
 
 

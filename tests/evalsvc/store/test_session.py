@@ -282,3 +282,19 @@ def test_a_second_run_on_a_server_is_refused_until_the_first_ends(postgres):
                 pass
             with open_store(url, create=True) as store:  # the run itself writes on
                 assert queries.runs(store) == []
+
+
+def test_a_signal_while_a_connection_is_closed_ends_the_command_without_a_traceback(tmp_path, monkeypatch, caplog):
+    came = []
+
+    def close(connection):
+        connection.close()
+        came.append(connection)
+        if len(came) == 1:
+            raise KeyboardInterrupt
+
+    with open_store(tmp_path / "runs.sqlite", create=True) as store:
+        monkeypatch.setattr(store.engine.dialect, "do_close", close)
+        with pytest.raises(KeyboardInterrupt), store.session() as session:
+            session.execute(text("SELECT 1"))
+    assert came and not caplog.records
