@@ -93,7 +93,7 @@ def read_documents(file: SamplesFile) -> list[Document]:
         elif first_rows[doc_id] != same:
             odd = next(n for n, a, b in zip(_SAME_FOR_ALL_FILTERS, first_rows[doc_id], same, strict=True) if a != b)
             raise ConfigError(f"{where}: document {doc_id} has another {odd} than in line {document.line}")
-        values = dict(_values(row))
+        values = dict(_values(where, row))
         twice = next((name for _, name in values.keys() & document.values.keys()), None)
         if twice is not None:
             raise ConfigError(f"{where}: document {doc_id} stands already in line {document.line} (filter {twice})")
@@ -147,7 +147,7 @@ def _requests(arguments: Any) -> Iterator[tuple[Any, ...]]:
             yield (prompt, *parts[1:])
 
 
-def _values(row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | None]]:
+def _values(where: str, row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | None]]:
     """Metrics of a row: a number, null where one should be, or the two parts of a metric of the whole corpus.
 
     Of a reference and an answer that become BLEU, chrF or TER the parts are counts. Anything else (texts, longer lists)
@@ -156,11 +156,13 @@ def _values(row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | N
     name = str(row.get("filter", "none"))
     listed = row.get("metrics")
     for metric in listed if isinstance(listed, list) else _unlisted(row):
+        if not isinstance(metric, str):
+            raise ConfigError(f"{where}: metrics names {str(metric)[:60]!r}, which is no text")
         value = row.get(metric) if metric != "bypass" else ""  # 999, which says that nothing was scored
         if isinstance(value, bool | int | float):
-            yield (str(metric), name), _finite(value)
+            yield (metric, name), _finite(value)
         elif value is None:
-            yield (str(metric), name), None
+            yield (metric, name), None
         elif (
             isinstance(value, list) and len(value) == 2 and all(isinstance(part, bool | int | float) for part in value)
         ):
@@ -211,5 +213,5 @@ def _logprob(repeats: Any) -> float:
     response = _first(repeats)
     try:
         return float(response[0] if isinstance(response, list) else response)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return math.nan

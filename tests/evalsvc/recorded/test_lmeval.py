@@ -87,11 +87,12 @@ def test_a_score_that_is_no_number_is_an_error(samples_file, value):
     assert "no number for exact_match" in sample.error_message
 
 
-def test_a_log_probability_that_is_no_number_is_an_error(samples_file):
+@pytest.mark.parametrize("given", ["nan", 10**400])
+def test_a_log_probability_that_is_no_number_is_an_error(samples_file, given):
     """The argmax over NaN is choice 0: an outage would be scored by position."""
     rows = [
         chosen_row(0, [-1.0, -2.0], 0),
-        chosen_row(1, [-1.0, -2.0], 0, resps=[[["nan", "False"]], [["-1", "False"]]]),
+        chosen_row(1, [-1.0, -2.0], 0, resps=[[[given, "False"]], [["-1", "False"]]]),
     ]
     (_, sample), _ = only([samples_file("a", "t", rows)])
     assert (sample.status, sample.scores, sample.answer) == ("error", (), "")
@@ -181,6 +182,7 @@ def test_an_old_file_without_hashes_is_read(samples_file):
         ),
         ([written_row(0, "x", 1.0, metrics=["wer"], wer=0.2)], "task t: no metric carries a verdict; it has wer"),
         ([written_row(0, "x", 1.0, arguments=None, prompt_hash="")], r":1: has neither arguments nor a prompt_hash"),
+        ([written_row(0, "x", 1.0, metrics=[["exact_match"]])], r":1: metrics names .* no text"),
         ([], "holds no samples"),
     ],
 )
