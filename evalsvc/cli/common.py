@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -71,21 +71,24 @@ def error_document(kind: str, message: str, exit_code: int) -> dict[str, Any]:
     return {"schema": "evalsvc.error/1", "error": {"kind": kind, "message": message}, "exit_code": exit_code}
 
 
-def refuse_unwritable(*paths: Path | None, keep: str) -> None:
+def refuse_unwritable(*paths: Path | None, keep: Sequence[str]) -> None:
     """Refuses before anything is decided what could not be written after it.
 
     Args:
         paths: Files that will be written.
-        keep: A database, or another file that is read, which none of them may be.
+        keep: The database and other files that are read, which none of them may be.
 
     Raises:
-        ConfigError: A folder that is missing, a path that is one, or the file that is read.
+        ConfigError: A folder that is missing, a path that is one, a file that is read, or one file twice.
     """
-    for path in paths:
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+    taken = {Path(name.removeprefix("sqlite:///")).resolve(): "read" for name in keep}
+    for path in filter(None, paths):
+        if path.is_dir() or not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: no file can be written there; name one in a folder that exists")
-        if path is not None and path.resolve() == Path(keep.removeprefix("sqlite:///")).resolve():
-            raise ConfigError(f"{path}: is what is read, and would be lost; name another file")
+        if (what := taken.get(path.resolve())) is not None:
+            raise ConfigError(f"{path}: is what is {what}, and would be lost; name another file")
+        if path.is_file() or not path.exists():  # `/dev/null` takes everything
+            taken[path.resolve()] = "written already"
 
 
 def refuse_existing(path: Path | None, *, unless: str) -> None:

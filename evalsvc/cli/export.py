@@ -47,7 +47,7 @@ def export(
     from evalsvc.exporting import format_of, pair_rows, sample_rows, token_rows, write_csv, write_jsonl
     from evalsvc.store.session import open_store
 
-    refuse_unwritable(out, keep=db)
+    refuse_unwritable(out, keep=(db,))
     form = format_of(kind, out)
     if tokens and (form == "csv" or against is not None):
         other = "--against" if against is not None else "--format csv" if kind else f"{out}, a CSV file"

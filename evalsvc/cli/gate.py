@@ -41,7 +41,7 @@ def gate(
     from evalsvc.store.writer import save_decision
 
     rules = load_policy(policy)
-    refuse_unwritable(json_file, junit, markdown, keep=db)
+    refuse_unwritable(json_file, junit, markdown, keep=(db, policy))
     with open_store(db) as store:
         base, *named = named_arms(store, baseline, *candidate)
         arms = list({arm.id: arm for arm in named}.values())  # one arm may have been given by two addresses

@@ -51,6 +51,8 @@ def run(
     from evalsvc.store.lock import locked_store
     from evalsvc.store.session import open_store, refuse_unusable
 
+    if key == "":
+        raise ConfigError("--key is empty, and would go on with whatever run was begun without one; give a text")
     if new and key is not None:
         raise ConfigError("--new and --key contradict each other: a key's run is gone on with")
     if reuse and (new or key is not None):

@@ -43,7 +43,7 @@ def import_(
         raise ConfigError(f"{kind}: is no set that can be imported; known: {', '.join(SETS)}")
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder; give {SETS[kind]}")
-    refuse_unwritable(out, keep=str(path))
+    refuse_unwritable(out, keep=(str(path),))
     if kind == "bfcl":
         from evalsvc.suites.toolcall.bfcl import import_bfcl
 

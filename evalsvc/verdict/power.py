@@ -55,7 +55,7 @@ def detectable_drop(n: int, discordance: float, *, alpha: float = 0.05, power: f
 
 
 def exact_power(lost: float, gained: float, n: int, *, alpha: float = 0.05, sides: int = 1) -> float:
-    """Unconditional power of the exact test: over every number of discordant items that may turn up.
+    """Unconditional power of the exact test: over the numbers of discordant items that may turn up.
 
     `sum_d P(Bin(n, psi) = d) P(rejected | d)`, with lost items of d discordant ones Bin(d, lost / psi).
 
@@ -69,7 +69,8 @@ def exact_power(lost: float, gained: float, n: int, *, alpha: float = 0.05, side
     psi = lost + gained
     if psi == 0:
         return 0.0
-    discordant = np.arange(n + 1)
+    first, last = binom.interval(1 - 1e-12, n, psi)  # beyond it the sum gains less than 1e-12
+    discordant = np.arange(int(first), int(last) + 1)
     critical = binom.isf(alpha / sides, discordant, 0.5) + 1  # smallest count with P(Bin(d, 1/2) >= count) <= alpha
     rejected = binom.sf(critical - 1, discordant, lost / psi)
     if sides == 2:

@@ -48,6 +48,16 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_decided(eva
         assert len(writer.done_keys(store, 1)) == before
 
 
+def test_the_policy_and_what_was_written_already_are_not_written_over(evalsvc, policy, db, tmp_path):
+    before, out = Path(policy).read_text(), tmp_path / "out.txt"
+    code, _, err = evalsvc(*arguments(policy, db, "good", "--json-file", policy))
+    assert code == 2 and f"{policy}: is what is read, and would be lost" in err
+    assert Path(policy).read_text() == before
+    code, _, err = evalsvc(*arguments(policy, db, "good", "--json-file", out, "--junit", out))
+    assert code == 2 and "is what is written already, and would be lost" in err and not out.exists()
+    assert evalsvc(*arguments(policy, db, "good", "--json-file", "/dev/null", "--junit", "/dev/null"))[0] == 0
+
+
 def test_an_accepted_inconclusive_exits_0(evalsvc, db, tmp_path, add_arm):
     with open_store(db) as store:
         add_arm(store, 1, "weak", lost=2, decode={"kv": "fp8"})

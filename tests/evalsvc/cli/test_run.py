@@ -141,6 +141,11 @@ def edited(path: Path, old: str, new: str) -> Path:
     return path
 
 
+def test_an_empty_key_is_no_key(write, refused):
+    """A pipeline's variable that was never set would find the run of another night, finished."""
+    assert "--key is empty" in refused(write(), "--key", "")
+
+
 @pytest.mark.parametrize("option", [["--new"], ["--key", "x"]])
 def test_copying_contradicts_what_computes(write, refused, option):
     assert f"--reuse and {option[0]} contradict each other" in refused(write(), "--reuse", *option)

@@ -4,6 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from evalsvc.verdict.paired import mcnemar_exact, smallest_provable_margin, tango_upper
 from evalsvc.verdict.power import detectable_drop, exact_power, items_needed, items_to_prove, provable_margin
@@ -25,6 +26,13 @@ def test_exact_power_against_published_values():
     assert exact_power(0.2, 0.1, 100, sides=2) == pytest.approx(0.373077084, abs=1e-8)
     assert exact_power(0.2, 0.1, 100) == pytest.approx(0.514606143, abs=1e-8)
     assert exact_power(0.0, 0.0, 100) == 0.0
+
+
+def test_exact_power_of_very_many_items_looks_at_the_flips_that_can_be():
+    """A billion counts, each with its own test, would fill the memory."""
+    assert exact_power(0.03, 0.02, 10**9) == pytest.approx(1.0, abs=1e-9)
+    shift = 0.00001 * np.sqrt(10**9 / 0.05)  # by the normal approximation, which is close there
+    assert exact_power(0.025005, 0.024995, 10**9) == pytest.approx(norm.sf(norm.isf(0.05) - shift), abs=1e-4)
 
 
 def test_exact_power_is_the_rate_of_rejections():
