@@ -36,11 +36,12 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
     for row in rows:
         if row.drop is None:
             continue
-        label = visible_text((_INDENT if row.level == FAMILY else "") + row.label, 80)
+        label = visible_text(row.full_label, None)
         seen[label] = seen.get(label, 0) + 1
         lines.append(
             {
                 "row": label if seen[label] == 1 else f"{label} ({seen[label]})",
+                "name": visible_text((_INDENT if row.level == FAMILY else "") + row.label, 80),
                 "counts": f"n {row.n:,} · b {row.lost:,} · c {row.gained:,}",
                 "drop": row.drop,
                 "lower": row.lower,
@@ -54,7 +55,7 @@ def forest_frame(rows: Iterable[VerdictRow]) -> pd.DataFrame:
                 "text": f"{points(row.drop, signed=True)}  [{points(row.lower)}, {points(row.upper)}]",
             }
         )
-    columns = ["row", "counts", "drop", "lower", "upper", "margin", "verdict", "b", "c", "n", "p", "text"]
+    columns = ["row", "name", "counts", "drop", "lower", "upper", "margin", "verdict", "b", "c", "n", "p", "text"]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -119,10 +120,10 @@ def _names(base: alt.Chart, frame: pd.DataFrame, named: alt.Y, word: dict[str, A
     """Names of rows, those of families further in; a browser draws no space before a text."""
     layers = []
     for inner, x in ((False, 4), (True, 20)):
-        if any(row.startswith(_INDENT) == inner for row in frame["row"]):
-            some = base.transform_filter(f"(indexof(datum.row, '{_INDENT}') == 0) == {str(inner).lower()}")
+        if any(name.startswith(_INDENT) == inner for name in frame["name"]):
+            some = base.transform_filter(f"(indexof(datum.name, '{_INDENT}') == 0) == {str(inner).lower()}")
             text = some.mark_text(**word, align="left", limit=_NAME_PIXELS)
-            layers.append(text.encode(y=named, x=alt.value(x), text="row:N"))
+            layers.append(text.encode(y=named, x=alt.value(x), text="name:N"))
     return layers
 
 

@@ -14,6 +14,18 @@ SMALLEST_CELL = 20  # items; a drop of fewer is noise to look at
 _CELL_HEIGHT, _AXIS_HEIGHT = 30, 220  # the page fits axis, titles and legend into the height
 
 
+def _ends(characters: int) -> str:
+    """Both ends of a long name, so that names which begin alike stay apart; the tooltip has all of it."""
+    head, tail = characters // 2, characters - characters // 2 - 1
+    cut = f"slice(datum.label, 0, {head}) + '…' + slice(datum.label, -{tail})"
+    return f"length(datum.label) > {characters} ? {cut} : datum.label"
+
+
+def _names(characters: int) -> alt.Axis:
+    """An axis of names beside the middle of their rows."""
+    return alt.Axis(labelLimit=240, labelFlush=False, labelExpr=_ends(characters))
+
+
 def heat_frame(candidates: Sequence[Candidate]) -> pd.DataFrame:
     """One line a candidate and family that the gate described: drop in points, n, and what stands in the cell."""
     lines = []
@@ -24,8 +36,8 @@ def heat_frame(candidates: Sequence[Candidate]) -> pd.DataFrame:
             small = row.n < SMALLEST_CELL
             lines.append(
                 {
-                    "arm": visible_text(candidate.arm.name, 60),
-                    "cell": visible_text(f"{row.suite} · {row.label}", 80),
+                    "arm": visible_text(candidate.arm.name, None),
+                    "cell": visible_text(f"{row.suite} · {row.label}", None),
                     "drop": None if small or row.blind else row.drop,
                     "n": row.n,
                     "b": row.lost,
@@ -44,9 +56,9 @@ def heat_map(frame: pd.DataFrame) -> alt.LayerChart:
             "arm:N",
             title="candidate",
             sort=None,
-            axis=alt.Axis(labelAngle=-40, orient="bottom", labelLimit=110, labelOverlap=False),
+            axis=alt.Axis(labelAngle=-40, orient="bottom", labelLimit=110, labelOverlap=False, labelExpr=_ends(20)),
         ),
-        y=alt.Y("cell:N", title=None, sort=None, axis=alt.Axis(labelLimit=220)),
+        y=alt.Y("cell:N", title=None, sort=None, axis=_names(36)),
         tooltip=[
             alt.Tooltip("arm:N", title="candidate"),
             alt.Tooltip("cell:N", title="suite and family"),
@@ -88,7 +100,7 @@ def taxonomy(frame: pd.DataFrame, arms: Sequence[str]) -> alt.Chart:
         alt.Chart(frame.assign(row=frame["suite"] + " · " + frame["error"]))
         .mark_bar()
         .encode(
-            y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
+            y=alt.Y("row:N", title=None, sort=None, axis=_names(36)),
             yOffset=alt.YOffset("arm:N", scale=alt.Scale(domain=arms)),
             x=alt.X("share:Q", title="share of scored answers, %"),
             color=alt.Color(

@@ -22,7 +22,7 @@ def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     """A decision's rows; drop, bounds and margin in points, empty where unknown."""
     return pd.DataFrame(
         {
-            "row": text_column([row.label for row in rows]),
+            "row": text_column([row.full_label for row in rows]),
             "verdict": text_column(["INVALID: blind" if row.blind else row.word or "described" for row in rows]),
             "n": number_column([row.n for row in rows]),
             "lost b": number_column([row.lost for row in rows]),
@@ -51,7 +51,7 @@ def verdict_columns() -> dict[str, Any]:
             ("margin", "drop that the policy accepts"),
         )
     } | {
-        "row": st.column_config.TextColumn("row", width=170),
+        "row": st.column_config.TextColumn("row", width=210),
         "remark": st.column_config.TextColumn("remark", width=210),
         "p": number("p", format="%.3g", help="one-sided p of no drop; after Holm where the row carries a verdict"),
     }
@@ -104,7 +104,7 @@ def two_by_two(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     right = [int(row.baseline_right or 0) for row in known]
     return pd.DataFrame(
         {
-            "task": text_column([row.label for row in known]),
+            "task": text_column([row.full_label for row in known]),
             "n": number_column([row.n for row in known]),
             "both right": number_column([r - row.lost for r, row in zip(right, known, strict=True)]),
             "lost b": number_column([row.lost for row in known]),

@@ -5,7 +5,8 @@ from typing import Any
 
 from evalsvc.dashboards.charts import MARKS
 from evalsvc.dashboards.reads import Candidate, RunView
-from evalsvc.dashboards.reads_flips import Flip, Shown
+from evalsvc.dashboards.reads_flips import UNKNOWN_STAGES, Flip, Shown
+from evalsvc.dashboards.rows import POOLED
 from evalsvc.dashboards.text import counted, escape
 
 # word -> (symbol, text colour, background): never colour alone, and readable on light and dark pages.
@@ -16,6 +17,7 @@ WORDS = {
     "INVALID": ("⊘", "#414b59", "#e6e9ee"),
 }
 _SHAPES = {"circle": "●", "triangle-down": "▼", "diamond": "◆", "cross": "✚", "triangle-right": "▶", "square": "■"}
+NOTES = 8  # of a card, before they fold
 NOT_DECIDED = ("·", "#414b59", "#eef0f3")
 
 STYLE = """<style>
@@ -165,9 +167,8 @@ def verdict_card(candidate: Candidate) -> str:
     if candidate.problem:
         facts.append(candidate.problem)
     say = decision.get("sentence") or "no gate has decided this candidate yet"
-    notes = [arm.details.get("note") or "", *(decision.get("notes") or ()), *_would_decide(candidate)]
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes if note)
-    below = f'<ul class="ev-quiet">{items}</ul>' if items else ""
+    notes = [arm.details.get("note") or "", *(decision.get("notes") or ()), *_would_decide(candidate, say)]
+    below = _notes([note for note in notes if note])
     quiet = f'<div class="ev-quiet">{escape(" · ".join(facts))}</div>' if facts else ""
     return (
         f'{STYLE}<div class="ev"><div class="ev-card" style="border-left-color:{ink}">{head}'
@@ -175,23 +176,36 @@ def verdict_card(candidate: Candidate) -> str:
     )
 
 
-def _would_decide(candidate: Candidate) -> list[str]:
+def _notes(notes: list[str]) -> str:
+    """Notes as a list, of many the first ones; the others unfold, and what is said suite by suite is among them."""
+    notes = sorted(notes, key=lambda note: note.startswith(("guard not proven", "open: ")))
+    shown, further = ("".join(f"<li>{escape(note)}</li>" for note in some) for some in (notes[:NOTES], notes[NOTES:]))
+    more = f"<summary>{counted(len(notes) - NOTES, 'more note')}</summary>"
+    folded = f'<details class="ev-quiet">{more}<ul>{further}</ul></details>' if further else ""
+    return (f'<ul class="ev-quiet">{shown}</ul>' if shown else "") + folded
+
+
+def _would_decide(candidate: Candidate, sentence: str) -> list[str]:
+    """What each open row would take, without what the sentence has said of the pooled one."""
+    open_rows = [row for row in candidate.rows if row.word == "INCONCLUSIVE" and not row.blind]
+    how = [f"about {row.more_items:,} more items would decide" if row.more_items else row.remark for row in open_rows]
     return [
-        f"open: {row.label} is INCONCLUSIVE; "
-        + (f"about {row.more_items:,} more items would decide" if row.more_items else row.remark or "see Power")
-        for row in candidate.rows
-        if row.word == "INCONCLUSIVE" and not row.blind
+        f"open: {row.label} is INCONCLUSIVE; {words or 'see Power'}"
+        for row, words in zip(open_rows, how, strict=True)
+        if row.level != POOLED or not words or words not in sentence
     ]
 
 
 def flip_head(flip: Flip) -> str:
     """Which item flipped, and which way."""
     through = f'<span class="ev-quiet">through {escape(flip.through)}</span>' if flip.through else ""
+    known = flip.stages != UNKNOWN_STAGES
+    stages = f'<span class="ev-quiet">scored tokens from {escape(flip.stages)}</span>' if known else ""
     return (
         f'{STYLE}<div class="ev"><div class="ev-head">{direction_pill(flip.direction)}'
         f'<span class="ev-name">{escape(flip.suite)} · {escape(flip.family)}</span>'
         f'<span class="ev-mono">{escape(flip.item)}</span>{through}'
-        f'<span class="ev-quiet">scored tokens from {escape(flip.stages)}</span></div></div>'
+        f"{stages}</div></div>"
     )
 
 
@@ -220,7 +234,8 @@ def quiet(text: str) -> str:
 
 def sample_head(shown: Shown, direction: str, stages: str, *, compared: bool) -> str:
     """Which item, which way it went, and what its score could see."""
-    parts = [f"scored by {shown.scored_by}", f"tokens from {stages}"]
+    parts = [f"scored by {shown.scored_by}"]
+    parts += [f"tokens from {stages}"] if stages != UNKNOWN_STAGES else []
     parts += [f"through {shown.through}"] if shown.through else []
     parts += [f"repeat {shown.repeat}"] if shown.repeat else []
     parts += [f"chance {100 * shown.chance:.0f} %"] if shown.chance else []

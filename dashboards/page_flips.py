@@ -10,7 +10,7 @@ from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.reads_flips import Flip
 from evalsvc.dashboards.selection import pick_text
-from evalsvc.dashboards.show import show_table, show_text
+from evalsvc.dashboards.show import NOT_RECORDED, show_table, show_text
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
@@ -117,5 +117,5 @@ def _show_flip(flip: Flip, texts: dict[int, tuple[str, str, str | None]], baseli
             _, answer, finish = texts[number]
             with column:
                 st.html(markup.answer_head(name, right=value == right, finish=finish, error=error))
-                show_text(answer)
+                show_text(answer, "(empty)" if finish else NOT_RECORDED)
         go("sample", "Open this sample", sample=flip.candidate_id)

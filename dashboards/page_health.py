@@ -1,4 +1,4 @@
-"""Page 11: jobs, queue and leases; what failed; what each arm really was."""
+"""Page 11: what failed; jobs, queue and leases; what each arm really was."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,8 +45,22 @@ _TABLES = (
 
 
 def show(store: Store, view: RunView) -> None:
-    """Proof of every arm, samples without a score, and the tables of jobs."""
+    """What went wrong in the run, the tables of jobs, then proof and abilities of every arm."""
     st.html(markup.header(view, "Jobs and health"))
+    failed = {
+        arm.id: kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
+        for arm in view.arms
+    }
+    _incidents(view, failed)
+    _errors(view, failed)
+    _jobs(store)
+    _held_by_stages(store, view)
+    _ran(view)
+    _abilities(view)
+
+
+def _held_by_stages(store: Store, view: RunView) -> None:
+    """Formats, bytes and KL of each stage of each arm."""
     explained = (
         "Measured, not asked for. weights: bytes of the format; resident: what this process holds for it. "
         "KL: of the next token against the run's own baseline over a fixed text, per stage."
@@ -56,15 +70,6 @@ def show(store: Store, view: RunView) -> None:
         (arm, kept(store, (arm,), "totals", lambda arm=arm: queries.arm_totals(store, arm.id))) for arm in view.arms
     ]
     st.html(tables.arms_table([(view.named(arm), arm, total) for arm, total in totals]))
-    _ran(view)
-    _abilities(view)
-    failed = {
-        arm.id: kept(store, (arm,), "failed samples", lambda arm=arm: reads_arms.failed_samples(store, arm))
-        for arm in view.arms
-    }
-    _incidents(view, failed)
-    _errors(view, failed)
-    _jobs(store)
 
 
 def _abilities(view: RunView) -> None:

@@ -27,7 +27,8 @@ def show(store: Store, view: RunView) -> None:
     seen = None if row is None or not row.n else 100 * (row.lost + row.gained) / row.n
     columns = st.columns(3)
     items = int(columns[0].number_input("Items n", 1, LARGEST_ITEMS, row.n if row and row.n else 1000, step=100))
-    margin = float(columns[1].number_input("Margin, points", 0.01, 100.0, 1.0, step=0.5))
+    decided_by = float(row.margin) if row and row.margin else 1.0
+    margin = float(columns[1].number_input("Margin, points", 0.01, 100.0, max(0.01, decided_by), step=0.5))
     discordance = float(
         columns[2].number_input(
             "Discordance, points",

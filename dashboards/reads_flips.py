@@ -15,6 +15,7 @@ from evalsvc.store.schema import ItemRow, Run, Sample, ScoreRow, TurnRow
 from evalsvc.store.session import Store
 
 LOST, GAINED = "lost", "gained"
+UNKNOWN_STAGES = "unknown"
 _CHUNK = 500
 
 
@@ -182,7 +183,7 @@ def coverage(stage_tokens: dict[str, int], handed_over: bool) -> str:
     """Which stages computed an answer's scored tokens, in words."""
     stages = [stage for stage in ("prefill", "decode") if stage_tokens.get(stage)]
     if not stages:
-        return "unknown"
+        return UNKNOWN_STAGES
     return " + ".join(stages) + (" (context handed over)" if handed_over and stages == ["decode"] else "")
 
 

@@ -60,6 +60,11 @@ class VerdictRow:
         return f"{name} · through {self.through}" if self.through else name
 
     @property
+    def full_label(self) -> str:
+        """The row's name where its suite's row does not stand above it."""
+        return f"{self.suite} · {self.label}" if self.level == FAMILY else self.label
+
+    @property
     def described_only(self) -> bool:
         """A family that neither is blind nor needs a word of its own."""
         return self.level == FAMILY and not self.blind

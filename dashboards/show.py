@@ -7,13 +7,14 @@ import streamlit as st
 
 from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible_text
 
+NOT_RECORDED = "(no text recorded)"  # of arms that came without their answers: nobody knows that they are empty
 LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
 
 
-def show_text(text: str) -> None:
-    """A text that somebody else wrote."""
+def show_text(text: str, nothing: str = "(empty)") -> None:
+    """A text that somebody else wrote; `nothing` stands for one without a character."""
     if not text:
-        st.caption("(empty)")
+        st.caption(nothing)
         return
     shown = visible_text(text)
     tall = len(shown) > LONG_CHARACTERS or shown.count("\n") > LONG_LINES

@@ -9,6 +9,7 @@ from evalsvc.dashboards.markup import NOT_DECIDED, STYLE, WORDS, fault_badge, pi
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.rows import FAMILY, POOLED, SUITE, VerdictRow
 from evalsvc.dashboards.text import byte_size, counted, escape, p_value, points, small_number
+from evalsvc.row import format_margin
 from evalsvc.store.records import ArmRecord, ArmTotals
 
 _HEAD = "".join(
@@ -125,10 +126,12 @@ def _block(view: RunView, candidate: Candidate, families: bool) -> str:
         )
     if candidate.problem:
         return head + f'<tr><td colspan="{_COLUMNS}" class="ev-quiet">{escape(candidate.problem)}</td></tr>'
-    return head + "".join(_line(row) for row in candidate.rows if families or not row.described_only)
+    declared = any(arm.stages.values())  # else nobody said which formats the arm holds
+    rows = [row for row in candidate.rows if families or not row.described_only]
+    return head + "".join(_line(row, declared=declared) for row in rows)
 
 
-def _line(row: VerdictRow) -> str:
+def _line(row: VerdictRow, *, declared: bool) -> str:
     kinds = [row.level, *(["blind"] if row.blind else [])]
     left_out = '<span class="ev-quiet">left out of the decision</span>'
     if row.blind:
@@ -138,13 +141,14 @@ def _line(row: VerdictRow) -> str:
     else:
         verdict = f'{pill(row.word)} <span class="ev-quiet">{escape(row.remark)}</span>'
     met = "".join(f"<div>{escape(line)}</div>" for line in met_lines(row.factors_met)) or "none"
+    met = met if declared else "not declared"
     numbers = (
         str(row.lost),
         str(row.gained),
         str(row.n) if row.n == row.items else f"{row.n} of {row.items}",
-        points(row.drop, signed=True),
-        points(row.upper, signed=True),
-        points(row.margin),
+        points(row.drop, signed=True, digits=2),
+        points(row.upper, signed=True, digits=2),
+        "–" if row.margin is None else format_margin(row.margin / 100),
         p_value(row.p if row.p_adjusted is None else row.p_adjusted),
     )
     cells = "".join(f'<td class="num">{number}</td>' for number in numbers)

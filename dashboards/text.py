@@ -6,6 +6,8 @@ import unicodedata
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from evalsvc.row import format_p
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -80,21 +82,17 @@ def escape(value: object, limit: int = 1000) -> str:
     return html.escape(visible_text(str(value), limit))
 
 
-def points(value: float | None, *, signed: bool = False) -> str:
-    """A number of points with one decimal, `–` where unknown."""
+def points(value: float | None, *, signed: bool = False, digits: int = 1) -> str:
+    """A number of points, `–` where unknown."""
     if value is None:
         return "–"
-    rounded = round(value, 1) + 0.0  # no negative zero
-    return f"{rounded:+.1f}" if signed and rounded else f"{rounded:.1f}"
+    rounded = round(value, digits) + 0.0  # no negative zero
+    return f"{rounded:+.{digits}f}" if signed and rounded else f"{rounded:.{digits}f}"
 
 
 def p_value(value: float | None) -> str:
-    """A p value, `<.001` where small and `–` where unknown."""
-    if value is None:
-        return "–"
-    if value < 0.001:
-        return "<.001"
-    return "1" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
+    """A p value as the tables of the commands have it, `–` where unknown."""
+    return "–" if value is None else format_p(value).replace("< ", "<")
 
 
 def counted(number: int, what: str) -> str:
@@ -103,13 +101,13 @@ def counted(number: int, what: str) -> str:
 
 
 def byte_size(value: float | None) -> str:
-    """Bytes in decimal units, as disks and data sheets count them."""
+    """Bytes in the units of the commands' tables: bytes, and 2^20 or 2^30 of them."""
     if value is None:
         return "–"
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:.0f} B"
+            return f"{value / size:,.1f} {unit}"
+    return f"{value:,.0f} B"
 
 
 def small_number(value: float | None) -> str:

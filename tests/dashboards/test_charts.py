@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evalsvc.dashboards.charts import MARKS, forest, forest_frame, points_domain
+from evalsvc.dashboards.frames import verdict_frame
 from evalsvc.dashboards.rows import VerdictRow
 
 ROW = VerdictRow(
@@ -51,12 +52,20 @@ def test_a_blind_row_shows_no_margin_and_a_family_no_verdict():
     lines = forest_frame([blind, family]).to_dict("records")
     assert [line["verdict"] for line in lines] == ["blind", "described"]
     assert lines[0]["margin"] is None or lines[0]["margin"] != lines[0]["margin"]
-    assert lines[1]["row"].strip() == "copying"
+    assert (lines[1]["row"], lines[1]["name"].strip()) == ("tasks · copying", "copying")
 
 
 def test_a_row_without_a_drop_is_left_out_and_equal_labels_stay_apart():
     frame = forest_frame([ROW, ROW, replace(ROW, drop=None, suite="unscored")])
     assert frame["row"].tolist() == ["tasks", "tasks (2)"]
+
+
+def test_families_of_one_name_in_two_suites_are_two_rows_that_are_called_alike():
+    rows = [replace(ROW, level="family", suite=suite, family="algebra") for suite in ("math", "exam")]
+    frame = forest_frame(rows)
+    assert frame["row"].tolist() == ["math · algebra", "exam · algebra"]
+    assert [name.strip() for name in frame["name"]] == ["algebra", "algebra"]
+    assert verdict_frame(rows)["row"].tolist() == frame["row"].tolist()
 
 
 def test_the_axis_shows_every_bound_margin_and_zero():
@@ -114,7 +123,7 @@ def test_names_and_counts_have_a_strip_of_their_own():
     for layer in wide:
         assert layer["encoding"]["y"]["bandPosition"] > 0.4 and layer["encoding"]["y2"]["bandPosition"] == 1
     names = {layer["encoding"]["text"]["field"]: layer for layer in spec["layer"] if layer["mark"]["type"] == "text"}
-    assert set(names) == {"row", "counts"}
+    assert set(names) == {"name", "counts"}
     assert names["counts"]["mark"]["align"] == "right" and names["counts"]["encoding"]["x"]["value"] == "width"
     assert forest_frame([ROW])["counts"][0] == "n 50 · b 4 · c 1"
 
@@ -130,6 +139,6 @@ def test_a_family_stands_further_in_than_its_suite():
     rows = [replace(ROW, level=level, suite="tools", family="choose") for level in ("suite", "family")]
     frame = forest_frame(rows)
     spec = forest(frame, points_domain([frame])).to_dict()
-    names = [layer for layer in spec["layer"] if layer["encoding"].get("text", {}).get("field") == "row"]
+    names = [layer for layer in spec["layer"] if layer["encoding"].get("text", {}).get("field") == "name"]
     assert [layer["encoding"]["x"]["value"] for layer in names] == [4, 20]
-    assert all("indexof(datum.row" in layer["transform"][0]["filter"] for layer in names)
+    assert all("indexof(datum.name" in layer["transform"][0]["filter"] for layer in names)

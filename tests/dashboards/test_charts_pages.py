@@ -1,11 +1,14 @@
 """The charts of the other pages by their specification."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pandas as pd
 import pytest
 
 from evalsvc.dashboards import charts_arms, charts_axes, charts_divergence, charts_flows, charts_grid, charts_series
+from evalsvc.dashboards.reads import Candidate
 from evalsvc.history import Point
 from evalsvc.verdict.attribution import Effect
 from evalsvc.verdict.history import ChangePoint
@@ -110,6 +113,17 @@ def test_the_heat_map_is_centred_on_zero():
     white = [layer for layer in spec["layer"] if layer["mark"].get("color") == "#ffffff"]
     assert [layer["transform"][0]["filter"] for layer in white] == ["isValid(datum.drop) && datum.drop < -7.2"]
     assert cells["transform"] == [{"filter": "isValid(datum.drop)"}]
+
+
+def test_names_that_begin_alike_are_rows_of_their_own_in_the_heat_map():
+    """The axis cuts what it draws, and never what tells two rows apart."""
+    long = "a-checkpoint-that-somebody-made-with-a-script-and-named-after-every-option-that-it-has-and-more"
+    seen = {"level": "family", "suite": long, "drop": 1.0, "n": 30, "lost": 1, "gained": 0, "blind": False}
+    rows = [SimpleNamespace(**seen, label=family) for family in ("algebra", "biology")]
+    frame = charts_grid.heat_frame([cast(Candidate, SimpleNamespace(arm=SimpleNamespace(name="a"), rows=rows))])
+    assert frame["cell"].tolist() == [f"{long} · algebra", f"{long} · biology"]
+    axis = charts_grid.heat_map(frame).to_dict()["layer"][0]["encoding"]["y"]["axis"]
+    assert "slice(datum.label, -" in axis["labelExpr"] and axis["labelFlush"] is False
 
 
 def test_an_end_that_nothing_bounds_is_empty_and_draws_no_interval():

@@ -12,7 +12,7 @@ def test_seconds_that_a_stage_computed_for_several_arms_are_not_an_arms_own(run_
     page = markup_of(run_app(database, "health"))
     assert " tokens answered · 15 s</div>" in page  # fp8-weights, alone with its prefill stage
     assert " · 3 s · prefill 12 s with base, int4-sym-decode, kv-damaged</div>" in page
-    assert "269.0 MB" in page and "0.45" in page
+    assert "256.5 MiB" in page and "0.45" in page
 
 
 def test_what_is_planned_leased_and_told_stands_on_the_health_page(run_app, database, tmp_path, markup_of):
@@ -42,6 +42,9 @@ def test_integrity_and_what_ran_stand_on_the_health_page(run_app, words_of, mark
     app = run_app(database, "health")
     assert markup_of(app).count("<td>linear.bf16.torch 210</td>") == 12 and "kernels, calls" in markup_of(app)
     assert "No incident" in words_of(app) and not app.warning
+    titles = ("Integrity", "Samples without a score", "Jobs", "What each stage held", "What each arm ran")
+    places = [markup_of(app).index(f"<h2>{title}</h2>") for title in titles]
+    assert places == sorted(places)  # what asks for somebody comes first
     path = tmp_path / "incident.db"
     stage = {"weights": "bf16", "kv": "bf16"}
     with open_store(path, create=True) as store:

@@ -2,8 +2,12 @@
 
 import html
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+from evalsvc.dashboards.markup import verdict_card
+from evalsvc.dashboards.reads import Candidate, Held
+from evalsvc.dashboards.rows import rows_of
 from evalsvc.gate import decide_gate
 from evalsvc.policy import Policy
 from evalsvc.recorded.load import Sources, load
@@ -34,6 +38,22 @@ def test_a_card_holds_the_gates_own_sentence_and_comes_worst_first(run_app, data
     assert words.index("PASS") > max(i for i, word in enumerate(words) if word == "REGRESSED")
 
 
+def test_a_card_folds_many_notes_and_says_once_what_would_decide(database):
+    with open_store(database, read_only=True) as store:
+        arm = queries.arms(store, 1)[1]
+        stored = next(d["decision"] for d in queries.decisions(store, 1) if d["candidate"] == arm.name)
+    sentence = "INCONCLUSIVE: all suites pooled; about 36 more items would decide"
+    decision = {**stored, "sentence": sentence, "notes": [f"guard {n} not proven" for n in range(20)]}
+    row = replace(rows_of(stored)[0], level="pooled", word="INCONCLUSIVE", blind=False, more_items=36)
+    other = replace(row, level="suite", suite="math", more_items=43)
+    facts = {"decided_at": None, "word": "INCONCLUSIVE", "problem": None, "held": Held(samples=1)}
+    card = verdict_card(Candidate(arm=arm, decision=decision, rows=(row, other), **facts))
+    shown, folded = card.split("<details")
+    assert shown.count("<li>") == 8 and "13 more notes" in folded and folded.count("<li>") == 13
+    assert card.count("about 36 more items would decide") == 1
+    assert "open: math is INCONCLUSIVE; about 43 more items would decide" in folded
+
+
 def test_families_appear_on_demand(run_app, database, markup_of):
     app = run_app(database)
     assert "choose</td>" not in markup_of(app)
@@ -57,7 +77,12 @@ def test_a_run_of_recorded_arms_is_shown_without_plan_proof_or_tokens(run_app, t
     page = markup_of(run_app(path))
     for said in ("▼ REGRESSED", "recorded: imported from", "nobody said which formats"):
         assert said in page
-    assert "&lt;b&gt;0&lt;/b&gt;" in markup_of(run_app(path, "flips"))
+    assert '<td class="met">not declared</td>' in page
+    flips = run_app(path, "flips")
+    assert "&lt;b&gt;0&lt;/b&gt;" in markup_of(flips) and "scored tokens from" not in markup_of(flips)
+    for shown in (flips, run_app(path, "sample")):
+        said = [caption.value for caption in shown.caption]
+        assert "(no text recorded)" in said and "(empty)" not in said
 
 
 def test_prompts_that_carry_no_verdict_are_shown_as_invalid(run_app, tmp_path, markup_of):

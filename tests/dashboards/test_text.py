@@ -58,15 +58,19 @@ def test_markup_is_escaped():
 )
 def test_points_have_one_decimal_and_no_negative_zero(value, shown):
     assert points(value, signed=True) == shown
+    assert points(0.25, digits=2) == "0.25"
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (0.0004, "<.001"), (0.0412, ".041"), (1.0, "1")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "–"), (0.00004, "<.0001"), (0.0004, ".0004"), (0.0412, ".041"), (1.0, "1.0")]
+)
 def test_p_values(value, shown):
     assert p_value(value) == shown
 
 
 def test_sizes_and_small_numbers():
-    assert [byte_size(v) for v in (None, 12, 23040, 269e6, 1.2e9)] == ["–", "12 B", "23.0 kB", "269.0 MB", "1.2 GB"]
+    sizes = [byte_size(v) for v in (None, 12, 23040, 202.5 * 2**20, 1.2 * 2**30)]
+    assert sizes == ["–", "12 B", "23,040 B", "202.5 MiB", "1.2 GiB"]  # as the tables of `run` and `show`
     assert [small_number(v) for v in (None, 0, 0.00164, 5.12)] == ["–", "0", "0.0016", "5.1"]
 
 
