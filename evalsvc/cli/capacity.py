@@ -50,7 +50,7 @@ def capacity(
 
     \b
     Example:
-      evalsvc capacity --config kimi-k2 --plan "w=int4:g32" --gpus 8 --gpu-memory 141
+      evalsvc capacity --config kimi-k2 --plan "w=int4:g32" --gpus 8
     """
     from evalsvc.capacity.answer import answer
     from evalsvc.capacity.published import held_against

@@ -35,15 +35,20 @@ def doctor(db: Db = DEFAULT_DB, json: Json = False) -> None:
         raise typer.Exit(EXIT_ERROR)
 
 
+_BARE = ("name", "note")  # say what they are
+
+
 def _label(name: str) -> str:
     return name.removesuffix("_mib").replace("_", " ").replace("bytes", "size")
 
 
 def _words(value: object, name: str = "") -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{_label(name)} {_words(held, name)}" for name, held in value.items())
+        known = {key: _words(held, key) for key, held in value.items() if held is not None}
+        between = "; " if any(isinstance(held, list) for held in value.values()) else ", "
+        return between.join(said if key in _BARE else f"{_label(key)} {said}" for key, said in known.items())
     if isinstance(value, list):
-        return "; ".join(map(str, value)) or "none"
+        return ", ".join(map(str, value)) or "none"
     if isinstance(value, int) and (name == "bytes" or name.endswith("_mib")):
         return _size(value if name == "bytes" else value * 2**20)
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

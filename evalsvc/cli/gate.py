@@ -28,7 +28,7 @@ def gate(
 
     \b
     Example:
-      evalsvc gate --policy policy.yaml --baseline bf16 --candidate kv-fp8 --junit gate.xml
+      evalsvc gate --policy policy.yaml --baseline bf16 --candidate kv-fp8
     """
     from json import dumps
 

@@ -59,11 +59,12 @@ def import_(
 
     \b
     Examples:
-      evalsvc import nightly --baseline bf16 --arm bf16=out/bf16 --arm int4=out/int4
+      evalsvc import nightly --baseline bf16 --arm bf16=out/a --arm int4=out/b
       evalsvc import gsm8k --baseline base --table is_correct.csv
       evalsvc import kv --baseline a --arm a=a.csv --arm b=b.csv \\
           --plan a="w=bf16" --plan b="kv=bf16 > kv=fp8" --scored-by generation
-      evalsvc import calls --cases bfcl.jsonl --baseline a --arm a=a.jsonl --arm b=b.jsonl
+      evalsvc import calls --cases bfcl.jsonl --baseline a \\
+          --arm a=a.jsonl --arm b=b.jsonl
     """
     from evalsvc.cli.common import print_json, stdout_console
     from evalsvc.cli.import_report import render_recorded

@@ -50,7 +50,7 @@ def render_jobs(jobs: JobsFile, now: datetime) -> RenderableType:
     for name, job in jobs.jobs.items():
         at = next(planned_after(job.cron, job.time_zone, now))
         local = at.astimezone(ZoneInfo(job.time_zone))
-        table.add_row(name, job.cron, job.time_zone, f"{local:%Y-%m-%d %H:%M}", f"{at:%d %H:%M}", job.missed)
+        table.add_row(name, job.cron, job.time_zone, f"{local:%Y-%m-%d %H:%M}", f"{at:%m-%d %H:%M}", job.missed)
     return table
 
 

@@ -15,6 +15,7 @@ from keyword import iskeyword
 
 import typer
 
+from evalsvc import __version__
 from evalsvc.cli.common import error_document, one_line, print_json
 from evalsvc.errors import EXIT_ERROR, EvalsvcError
 
@@ -69,6 +70,9 @@ def build_app() -> typer.Typer:
     @app.callback()
     def options(
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an unexpected error."),
+        version: bool = typer.Option(
+            False, "--version", is_eager=True, callback=_version, help="Show evalsvc's version; doctor has all others."
+        ),
     ) -> None:
         pass
 
@@ -82,6 +86,12 @@ def build_app() -> typer.Typer:
         else:
             app.command(name)(getattr(module, named))
     return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"evalsvc {__version__}")
+        raise typer.Exit
 
 
 def main(argv: Sequence[str] | None = None) -> None:

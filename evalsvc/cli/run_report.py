@@ -109,7 +109,7 @@ def render_arms(store: Store, run_id: int) -> RenderableType:
     kl = (
         "mean divergence from the baseline's next-token distributions over a fixed text, each stage alone, in nats"
         if probed
-        else "none was measured, which takes a candidate and a `probe:` in the experiment"
+        else "none over a fixed text, which takes a candidate and a `probe:` in the experiment; along answers: `agree`"
     )
     lines = [
         f"KL: {kl}; weights, KV: bytes of the plan's own format; in mem., pool: what the process held, on CPU with a "

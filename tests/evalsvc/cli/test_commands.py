@@ -124,7 +124,7 @@ def test_a_run_without_a_divergence_says_what_measures_one(db):
             console.print(render_arms(store, run_id))
             said.append(console.file.getvalue())
     assert "KL: mean divergence" in said[0] and "`probe:`" not in said[0]
-    assert "KL: none was measured, which takes a candidate and a `probe:`" in said[1]
+    assert "KL: none over a fixed text, which takes a candidate and a `probe:`" in said[1]
 
 
 def test_an_arm_without_samples_has_nothing_to_compare_and_exits_4(evalsvc, policy, db):

@@ -27,6 +27,11 @@ def test_it_works_without_torch(evalsvc_json, monkeypatch, tmp_path):
     assert found["database"]["revision"] is None and "not there yet" in found["database"]["note"]
 
 
+def test_what_is_not_there_yet_is_no_word_of_its_own(evalsvc, tmp_path):
+    said = " ".join(evalsvc("doctor", "--db", tmp_path / "none.sqlite")[1].split())
+    assert ", not there yet; `evalsvc run FILE` makes it" in said and "revision" not in said and "note" not in said
+
+
 def test_a_database_that_is_none_is_a_problem(evalsvc, tmp_path):
     path = tmp_path / "x.sqlite"
     path.write_text("no database at all, only words")
@@ -40,6 +45,8 @@ def test_amounts_are_in_units_of_people(evalsvc, monkeypatch, db):
     monkeypatch.setattr(diagnosis, "_free", lambda db: 45_331)
     size = Path(db).stat().st_size / 1024
     said = " ".join(evalsvc("doctor", "--db", db)[1].split())
+    assert "formats weights fp32, bf16," in said and "; kv fp32, bf16, fp8, int8 cache" in said
+    assert f"runs.sqlite, revision {REVISION}, size" in said and "database name" not in said
     assert "disk free 44.27 GiB" in said and f"size {size:.4g} KiB" in said and "mib" not in said
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import evalsvc as evalsvc_package
 from evalsvc.cli import ls
 from evalsvc.cli.main import build_app
 from evalsvc.errors import CapabilityError, EvidenceError
@@ -162,6 +163,19 @@ def leaves(command, path=()):
     else:
         for name, one in inner.items():
             yield from leaves(one, (*path, name))
+
+
+def test_the_version_is_said_by_the_option_that_everybody_tries(evalsvc):
+    code, out, err = evalsvc("--version")
+    assert (code, out, err) == (0, f"evalsvc {evalsvc_package.__version__}\n", "")
+
+
+def test_no_example_is_wider_than_a_terminal():
+    """Click prints them as they stand, two further in than the docstring has them."""
+    from typer.main import get_command
+
+    for path, command in leaves(get_command(build_app())):
+        assert max(map(len, (command.help or "").split("\b")[-1].splitlines())) <= 78, path
 
 
 def test_the_help_of_every_command_has_an_example_that_its_own_parser_takes():
