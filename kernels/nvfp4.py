@@ -8,13 +8,14 @@ even | odd << 4.
     code   = e2m1(x / (block / global)),   read = e2m1 value * block / global
 
 This is compressed-tensors' order of operations; modelopt stores 1 / global, a multiplier. An e2m1 value times an e4m3
-scale has six significant bits, so it is exact in bf16.
+scale has six significant bits, so it is exact in bf16. What rounds activations asks no tensor for a number: a captured
+step cannot wait for one, so block scales are read by torch's own cast.
 """
 
 import torch
 from torch import Tensor
 
-from .fp8 import E4M3_MAX, dequantize_e4m3, e4m3_as_bf16
+from .fp8 import E4M3_MAX, e4m3_as_bf16
 
 BLOCK = 16
 E2M1_MAX = 6.0
@@ -66,7 +67,7 @@ def round_e2m1(x: Tensor) -> Tensor:
 
 def ratios(x: Tensor, scales: Tensor, divisor: Tensor) -> Tensor:
     """`x / (block / global)`, what is rounded to e2m1, fp32. Args as in `block_scales`. Shape: (..., K / 16, 16)."""
-    return x.float().unflatten(-1, (-1, BLOCK)) / (dequantize_e4m3(scales) / divisor)[..., None]
+    return x.float().unflatten(-1, (-1, BLOCK)) / (scales.float() / divisor)[..., None]
 
 
 def quantize_nvfp4(x: Tensor, divisor: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,5 +108,5 @@ def round_nvfp4(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     divisor = global_divisor(x.abs().amax(-1, keepdim=True))
     scales = block_scales(x, divisor)
-    values = round_e2m1(ratios(x, scales, divisor)).mul_(dequantize_e4m3(scales)[..., None])
+    values = round_e2m1(ratios(x, scales, divisor)).mul_(scales.float()[..., None])
     return values.flatten(-2).to(torch.bfloat16), divisor

@@ -42,7 +42,7 @@ class Recorder:
         self.outside: dict[int, tuple[int, ...]] = {}
         self.warm = False
 
-    def capture(self, forward: Forward, buffers: Inputs) -> Replay:
+    def capture(self, forward: Forward, buffers: Inputs, memory: object = None) -> Replay:
         """In place of `graphs.capture_cuda`."""
         if not self.warm:
             _watched(forward, buffers, computing=False)
@@ -116,7 +116,7 @@ class _Record(TorchDispatchMode):
     def _told(self, given: Any) -> Any:
         """As it is written down: numbers as they are, what was there before by its address, all else by its shape."""
         if not isinstance(given, Tensor):
-            return given
+            return "nan" if given != given else given
         address = given.untyped_storage().data_ptr()
         if address in self._made or not given.numel():
             return tuple(given.shape), given.dtype

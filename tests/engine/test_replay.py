@@ -25,9 +25,15 @@ CHOICE = "index_ranks.triton"
 PLANS = [
     ("llama", "w=bf16 > w=bf16,kv=fp8"),
     ("gemma2", "w=bf16 > w=bf16,kv=int8"),
+    ("llama", "w=bf16 > w=nvfp4"),
     pytest.param("deepseek_v3_dense", "w=bf16", marks=pytest.mark.slow),
     pytest.param("gpt_oss", "w=bf16 > w=int4:g32", marks=pytest.mark.slow),
     pytest.param("glm_moe_dsa", "w=bf16 > w=int4:g32,kv=fp8:latent128", marks=pytest.mark.slow),
+    *(
+        pytest.param(name, f"w=bf16 > {weights}", marks=pytest.mark.slow)
+        for name in ("llama", "qwen3_moe")
+        for weights in ("w=fp8", "w=fp8:block128", "w=fp8:w8a16", "w=int8", "w=int4:g32", "w=nvfp4")
+    ),
 ]
 
 
