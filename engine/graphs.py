@@ -50,10 +50,11 @@ class Outputs(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A captured forward: what runs it again, and where its result lies."""
+    """A captured forward: what runs it again, where its result lies, and the memory that it works in."""
 
     run: Callable[[], object]
     result: Outputs
+    memory: object = None
 
 
 @dataclass(frozen=True)
@@ -132,27 +133,32 @@ def fill(buffers: Inputs, step: Inputs, nobody: Nobody) -> None:
 
 Forward = Callable[[Inputs], Outputs]
 """Buffers of a bucket -> what its rows give, by launches alone: it neither waits for the device nor asks it a thing."""
-Capture = Callable[[Forward, Inputs], Replay]
+Capture = Callable[[Forward, Inputs, object], Replay]
+"""Forward, buffers, and the memory of a capture that is held, to be shared; None where none is."""
 
 
 @cache
-def _memory() -> Any:
-    """What all graphs of the process share: they run one at a time, and hold their results until these are copied."""
-    return torch.cuda.graph_pool_handle()
+def _side(device: int) -> Any:
+    """The stream of a GPU's warm-ups and captures.
+
+    One for all: memory that is free on one stream serves no other. torch's own for captures is the process's, of the
+    GPU that captured first.
+    """
+    return torch.cuda.Stream(device)
 
 
-def capture_cuda(forward: Forward, buffers: Inputs) -> Replay:
+def capture_cuda(forward: Forward, buffers: Inputs, memory: Any = None) -> Replay:
     """Captures a forward on the current GPU. What other threads do there meanwhile is no part of it, and no error."""
-    side = torch.cuda.Stream()
+    side = _side(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(_WARM_UPS):
             forward(buffers)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_memory(), capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=memory, stream=side, capture_error_mode="thread_local"):
         result = forward(buffers)
-    return Replay(graph.replay, result)
+    return Replay(graph.replay, result, graph.pool())
 
 
 def capture_for(device: torch.device, graphs: str) -> Capture | None:
@@ -236,13 +242,21 @@ class DecodeGraphs:
         buffers = self._buffers_of(width).rows(bucket)
         fill(buffers, step, self._nobody)
         if (bucket, width) not in self._graphs:
-            self._graphs[bucket, width] = self._capture(self._forward, buffers)
+            self._graphs[bucket, width] = self._capture(self._forward, buffers, self._memory())
             self._addresses = self._where()  # behind the first forward, which may lay weights out for its kernels
             self.captures += 1
         graph = self._graphs[bucket, width]
         graph.run()
         self.replays += 1
         return graph.result.rows(rows)
+
+    def _memory(self) -> object:
+        """What the graphs that are held share: they run one at a time, and hold results until these are copied.
+
+        No other stage's: another thread may replay it before a result is copied. Nor that of graphs that are gone:
+        torch refuses it.
+        """
+        return next((graph.memory for graph in self._graphs.values()), None)
 
     def _where(self) -> tuple[int, ...]:
         return tuple(tensor.data_ptr() for tensor in self._watched())

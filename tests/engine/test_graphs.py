@@ -1,6 +1,8 @@
 """Decode graphs by their rules: shapes, rows that are nobody's, addresses, invalidation. On a GPU, a real capture."""
 
 from collections import Counter
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,12 +46,12 @@ class Toy:
         return Outputs((self.pool[slots] * seen).sum(1) @ self.weights.T, None, Counter(), {})
 
 
-def recorded(forward, buffers) -> Replay:
+def recorded(forward, buffers, memory) -> Replay:
     """In place of a capture: launches the forward again on the very tensors that it was given, into one result."""
     if GPU:
-        return capture_cuda(forward, buffers)
+        return capture_cuda(forward, buffers, memory)
     result = forward(buffers)
-    return Replay(lambda: result.logits.copy_(forward(buffers).logits), result)
+    return Replay(lambda: result.logits.copy_(forward(buffers).logits), result, memory or object())
 
 
 def graphs(toy: Toy, most_rows: int = 6, columns: int = 4) -> DecodeGraphs:
@@ -97,9 +99,9 @@ def test_a_bucket_is_captured_once_and_serves_every_number_of_requests_up_to_its
 def test_buffers_stay_where_they_are_and_buckets_share_them():
     toy, seen = Toy(), []
 
-    def noted(forward, buffers):
+    def noted(forward, buffers, memory):
         seen.append([getattr(buffers, name).data_ptr() for name in buffers.__dataclass_fields__])
-        return recorded(forward, buffers)
+        return recorded(forward, buffers, memory)
 
     runner = DecodeGraphs(toy.forward, toy.watched, NOBODY, 6, 4, DEVICE, noted)
     for one in STEPS:
@@ -154,6 +156,56 @@ def test_longer_page_tables_take_wider_buckets_and_give_the_same():
     assert torch.allclose(runner.run(wide).logits, runner.run(step([[0]], [3], [4])).logits, rtol=1e-5, atol=1e-5)
     assert runner.captured == [(2, 32), (2, 64)]
     assert [graphs(Toy(), columns=n).widths for n in (1, 32, 33)] == [(1,), (32,), (32, 33)]
+
+
+def test_captures_share_the_memory_of_those_that_are_held_and_of_no_others():
+    """torch refuses to capture into what belonged to graphs that are all gone; another stage's would be overwritten."""
+    toy, given = Toy(), []
+
+    def noted(forward, buffers, memory):
+        made = recorded(forward, buffers, memory)
+        given.append((memory, made.memory))
+        return made
+
+    runner, beside = (DecodeGraphs(toy.forward, toy.watched, NOBODY, 6, 4, DEVICE, noted) for _ in range(2))
+    for one in STEPS:
+        runner.run(one)
+    runner.drop()
+    runner.run(STEPS[0])
+    beside.run(STEPS[0])
+    (nothing, first), (shared, second), (after, third), (other, fourth) = given
+    assert nothing is after is other is None and shared == first == second
+    assert len({first, third, fourth}) == 3
+
+
+@pytest.mark.skipif(GPU, reason="stands for GPUs that are not here")
+def test_a_capture_runs_on_a_stream_of_its_own_gpu(monkeypatch):
+    """torch's own stream for captures is of the GPU that captured first, whatever GPU captures now."""
+    now, seen = {"gpu": 0, "stream": "default"}, []
+
+    @contextmanager
+    def stream(entered):
+        before, now["stream"] = now["stream"], entered
+        yield
+        now["stream"] = before
+
+    def forward(buffers):
+        seen.append(now["stream"].gpu)
+        return Outputs(torch.zeros(1), None, Counter(), {})
+
+    for name, fake in {
+        "current_device": lambda: now["gpu"],
+        "current_stream": lambda: SimpleNamespace(wait_stream=lambda other: None),
+        "Stream": lambda gpu=0: SimpleNamespace(gpu=gpu, wait_stream=lambda other: None),
+        "stream": stream,
+        "CUDAGraph": lambda: SimpleNamespace(replay=None, pool=object),
+        "graph": lambda graph, pool, stream, capture_error_mode: torch.cuda.stream(stream),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    for gpu in (0, 1):
+        now["gpu"] = gpu
+        capture_cuda(forward, empty_inputs(2, 4, DEVICE))
+    assert seen == [0, 0, 0, 1, 1, 1]
 
 
 def test_steps_are_captured_on_a_gpu_alone_and_where_that_is_not_off():
