@@ -157,7 +157,7 @@ def _add_parts(parts, out, size, PARTS: constexpr, SIZE: constexpr):
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     total = tl.load(parts + at, mask=at < size, other=0)
     for part in range(1, PARTS):
-        total += tl.load(parts + part * size.to(tl.int64) + at, mask=at < size, other=0)
+        total += tl.load(parts + part * tl.cast(size, tl.int64) + at, mask=at < size, other=0)
     tl.store(out + at, total, mask=at < size)
 
 
