@@ -61,7 +61,7 @@ class StoredTensor(ABC):
 
     def holds(self, values: Tensor) -> bool:
         """Whether these are its values, once rounded to their type: some rows at a time, nothing is kept."""
-        return all(torch.equal(self.rows(some).to(values.dtype), values[some]) for some in row_blocks(self.shape))
+        return all(torch.equal(self.rows(some).to(values), values[some]) for some in row_blocks(self.shape))
 
     def packed(self, form: str, some: slice = slice(None), expert: int | None = None) -> Packed | None:
         """A matrix as the file holds it, in memory of its own, where that is the form that is asked.

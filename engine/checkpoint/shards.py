@@ -66,7 +66,9 @@ class _Slice(StoredTensor):
     part: Any
 
     def rows(self, some: slice) -> Tensor:
-        return self.part[some] if self.shape else self.part[...]
+        with torch.device("cpu"):  # else the library brings the whole tensor to the device that is set, for each part
+            part = self.part[some] if self.shape else self.part[...]
+        return part.to(torch.get_default_device())
 
 
 def _open(path: Path) -> Any:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from evalsvc.engine import blocks
 from evalsvc.engine.checkpoint.base import StoredTensor
+from evalsvc.engine.checkpoint.shards import stored_tensors
 from evalsvc.errors import EngineError
 
 
@@ -70,3 +72,16 @@ def test_what_a_tensor_holds_is_compared_in_every_block(place):
         other.view(-1)[place] += 1
     assert held(values).holds(other) == (place is None)
     assert held(values).holds(values)
+
+
+def test_some_rows_are_read_from_the_file_and_then_brought_to_the_device(tmp_path, monkeypatch):
+    """Else a GPU gets each tensor whole, once for every block of rows that is read of it."""
+    values = torch.randn(9, 4, generator=torch.Generator().manual_seed(2))
+    save_file({"a": values, "b": values.sum()}, tmp_path / "model.safetensors")
+    whole, real = [], torch.asarray
+    monkeypatch.setattr(torch, "asarray", lambda *given, **asked: whole.append(real(*given, **asked)) or whole[-1])
+    matrix, number = stored_tensors(tmp_path, ["model.safetensors"], {})
+    with torch.device("meta"):
+        assert matrix.rows(slice(2, 4)).is_meta and number.rows(slice(None)).is_meta
+    assert torch.equal(matrix.rows(slice(2, 4)), values[2:4])
+    assert len(whole) == 3 and {tensor.device.type for tensor in whole} == {"cpu"}
