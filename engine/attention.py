@@ -52,7 +52,9 @@ class Step:
         tiles: Queries and the slots that they read.
         stamps: Tag and position of each new token; None where integrity is off. Shape: (tokens, 2), int32.
         check: Compares what is read; None where integrity is off.
-        windows: By layer whose attention has run in this step, the sliding window that its model passed.
+        windows: By layer whose attention has run in this step, the sliding window that its model passed; of sparse
+            attention the most keys that a query reads.
+        listed: Layers whose queries read each for itself: in a chunk a slot is read once for every query.
         absorbs: Whether latent attention takes its absorbed form.
         by_pages: What kernels read by, where they run as Triton.
     """
@@ -63,6 +65,7 @@ class Step:
     stamps: Tensor | None = None
     check: Check | Findings | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
+    listed: set[int] = field(default_factory=set)
     absorbs: bool = False
     by_pages: ByPages | None = None
 
@@ -75,6 +78,13 @@ class Step:
         if layer in self.windows:
             raise CapabilityError(f"layer {layer} attends twice in one step: this architecture is not served")
         self.windows[layer] = window
+
+    def slots_read(self) -> int:
+        """Slots that kernels have read, over all layers, for each row that reads them."""
+        assert self.by_pages is not None
+        table = self.by_pages.table
+        tables = ((table.by_query if layer in self.listed else table, most) for layer, most in self.windows.items())
+        return sum(read.reads(most) for read, most in tables)
 
 
 _step: ContextVar[Step] = ContextVar("evalsvc_step")

@@ -84,5 +84,8 @@ def attend(
 
 def _guarding(step: Step, layer: int, table: PageTable, expected: Tensor, most: int | None) -> Guarding | None:
     """What a kernel compares of a layer whose queries read at most so many keys, which count as a window does."""
+    assert step.by_pages is not None
     step.windows[layer] = most
+    if table is not step.by_pages.table:
+        step.listed.add(layer)
     return None if step.check is None else step.check.by_kernel(layer, expected, table, most)

@@ -174,16 +174,23 @@ class Stage:
             else:
                 self.weights.model.base_model(**inputs)
                 logits = torch.empty(0, self.weights.model.config.vocab_size)
-        return logits, self._faults(check, reading)
+        if by_pages is None:
+            return logits, self._faults(check, reading, self.weights.layout.layers * len(reading.slots))
+        return logits, self._faults(check, reading, step.slots_read(), len(by_pages.table.counts) // len(chunks))
 
-    def _faults(self, check: Check | None, reading: Reading) -> dict[int, Incident]:
-        """By chunk the first slot that was not sound; counts what was checked."""
-        layers = self.weights.layout.layers
-        self.work.slots_read += layers * len(reading.slots)
+    def _faults(self, check: Check | None, reading: Reading, read: int, times: int = 1) -> dict[int, Incident]:
+        """By chunk the first slot that was not sound; counts what was read and what of it was checked.
+
+        Args:
+            check: What compared it, if anything did.
+            reading: Who reads what.
+            read: How many slots were read; `times` each, where the only token was put in twice.
+        """
+        self.work.slots_read += read // times
         if check is None:
             return {}
         found = check.found()
-        self.work.slots_checked += int(check.sound.sum()) + len(found)
+        self.work.slots_checked += check.compared() // times
         faults: dict[int, Incident] = {}
         for index, bad in found:
             for chunk in reading.readers[int(reading.blocks[index])]:
@@ -266,7 +273,7 @@ class DecodeStage(Stage):
         wanted = [i for i, chunk in enumerate(chunks) if chunk.logits]
         logits = step.logits if len(wanted) == len(chunks) else step.logits[wanted]
         if step.unsound is not None:
-            return logits, self._faults(*step.unsound)
+            return logits, self._faults(*step.unsound, step.slots_read)
         self.work.slots_read += step.slots_read
         self.work.slots_checked += step.slots_checked
         return logits, {}

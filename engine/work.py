@@ -14,8 +14,9 @@ class Work:
         forwards: Forwards, whatever their size.
         seconds: Wall clock inside the forwards.
         replays: Those of them that were a captured graph's.
-        slots_read: Slots that attention read, over all layers, once for all that shared them in a forward; in a replay
-            as kernels count them, for each that reads them, without what windows hide.
+        slots_read: Slots that attention read, over all layers. Kernels for GPUs: for each request, without what windows
+            hide; of sparse attention the chosen ones for each token, but all in layers that choose, where every index
+            key is read. In torch: all slots of a forward's requests, once for all that share them.
         slots_checked: Those of them whose integrity was checked.
         faults: Requests in forwards that met a slot which was not sound.
     """

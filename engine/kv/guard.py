@@ -197,7 +197,8 @@ class Check:
         self.slots, self.sound = slots, torch.zeros(guard.layers, dtype=torch.long)
         self._guard, self._wanted = guard, wanted
         self._masks: dict[int, Tensor] = {}
-        self._by_kernel: dict[int, tuple[Guarding, int]] = {}
+        self._reads: dict[int, int] = {}
+        self._by_kernel: dict[int, Guarding] = {}
 
     def by_kernel(self, layer: int, expected: Tensor, table: PageTable, window: int | None) -> Guarding | None:
         """What a kernel is to compare while it reads a layer; None where it cannot: that is compared here, before.
@@ -208,16 +209,16 @@ class Check:
             table: What the kernel reads by.
             window: Keys that a query reads; None: all.
         """
+        self._reads[layer] = table.reads(window)
         if self._guard.sums is not None:
             self.layer(layer)
             return None
-        guarding = Guarding.over(self._guard.stamps[layer], expected)
-        self.hear(layer, guarding, table.reads(window))
-        return guarding
+        self._by_kernel[layer] = Guarding.over(self._guard.stamps[layer], expected)
+        return self._by_kernel[layer]
 
     def hear(self, layer: int, guarding: Guarding, reads: int) -> None:
-        """Notes where a kernel's findings of a layer are, or will be, and how many slots it is to find sound."""
-        self._by_kernel[layer] = guarding, reads
+        """Notes where a kernel's findings of a layer are, and how many slots it is to have found sound."""
+        self._by_kernel[layer], self._reads[layer] = guarding, reads
 
     def _hear_kernels(self) -> None:
         """Takes over what kernels found; where they found a slot that is not sound, which one is looked up here.
@@ -225,14 +226,14 @@ class Check:
         Raises:
             EngineError: What a kernel compared is not what it read.
         """
-        for layer, (guarding, reads) in self._by_kernel.items():
+        for layer, guarding in self._by_kernel.items():
             found = guarding.first_bad().tolist()
             if any(found):
                 self.layer(layer)
                 if bool(self._masks[layer].all()):
                     raise EngineError(f"layer {layer}: a kernel read a slot that was not sound, and now is ({found})")
-            elif (compared := int(guarding.sound.sum())) != reads:
-                raise EngineError(f"layer {layer} read {reads} slots and compared {compared}")
+            elif (compared := int(guarding.sound.sum())) != self._reads[layer]:
+                raise EngineError(f"layer {layer} read {self._reads[layer]} slots and compared {compared}")
             else:
                 self.sound[layer] = len(self.slots)
 
@@ -256,6 +257,10 @@ class Check:
             bad = self._guard.bad(layer, self.slots, self._wanted, sound)
             found += zip((~sound).nonzero().view(-1).tolist(), bad, strict=True)
         return found
+
+    def compared(self) -> int:
+        """Slots that were read and compared, over all layers, once `found` has returned: then none was left out."""
+        return sum(self._reads.get(layer, len(self.slots)) for layer in range(self._guard.layers))
 
 
 class Findings:

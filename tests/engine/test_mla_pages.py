@@ -56,13 +56,17 @@ def test_a_slot_is_compared_in_the_layers_that_read_it(serve, ids, monkeypatch, 
             stage.pool.truncate(sequence, length)
         return [(chunk, one.layer, one.expected[1], one.slot == slot) for chunk, one in found.items()]
 
-    checked = stage.work.slots_checked
-    assert faults() == [] and stage.work.slots_checked - checked == 3 * (41 + 33 + len(tokens))
+    before = stage.work.copy()
+    assert faults() == []
+    work, listed = stage.work.since(before), 24 * (1 + len(tokens))
+    assert work.slots_read == work.slots_checked == 2 * (41 + 33 + len(tokens)) + listed
     read = lists[0][0].tolist()
     unread = next(position for position in range(40) if position not in read)
     assert len(read) == 24 and len(lists) == 2
     assert faults(1, unread) == []
+    before = stage.work.copy()
     assert faults(1, read[3]) == [(0, 1, read[3], True)]
+    assert stage.work.since(before).slots_checked == work.slots_checked
     assert faults(0, unread) == [(0, 0, unread, True)]
     assert faults(2, read[3]) == [(0, 2, read[3], True)]
 

@@ -1,5 +1,7 @@
 """An engine whose kernels are Triton's, interpreted, beside the same engine whose kernels are torch's."""
 
+from unittest.mock import ANY
+
 import pytest
 
 from evalsvc.engine.batch import Chunk
@@ -56,7 +58,9 @@ def test_triton_gives_the_tokens_and_nearly_the_logits_that_torch_gives(serve, f
         assert ran[f"{kernel}.triton"] == torch_proof[stage]["kernels"]["paged_attention.torch"]
         assert ran["kv_write.triton"] >= ran[f"{kernel}.triton"]
         assert not {k for k in ran if k.startswith(("paged_attention", "kv_write.torch"))}
-        assert proof[stage]["integrity"] == torch_proof[stage]["integrity"]
+        held = proof[stage]["integrity"]  # kernels count what they read, without what windows hide
+        assert 0 < held["slots_checked"] == held["slots_read"]
+        assert held == torch_proof[stage]["integrity"] | {"slots_read": ANY, "slots_checked": ANY}
 
 
 def test_latents_are_decoded_by_their_kernel(serve, forced):
