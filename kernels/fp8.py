@@ -28,6 +28,11 @@ def quantize_e4m3(x: Tensor, scale: Tensor | float) -> Tensor:
     return ratio.clamp_(-E4M3_MAX, E4M3_MAX).add_(nothing).to(torch.float8_e4m3fn)
 
 
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A tensor as it can be indexed, compared and chosen from on every device: bytes where it is e4m3."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
+
+
 def e4m3_as_bf16(codes: Tensor) -> Tensor:
     """Exact values of e4m3 codes in bf16, NaN included.
 

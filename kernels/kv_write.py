@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .decoding import e4m3_code
 from .dispatch import ran
-from .fp8 import E4M3_MAX, absmax_scale, quantize_e4m3
+from .fp8 import E4M3_MAX, absmax_scale, as_bytes, quantize_e4m3
 from .int8 import INT8_MAX, quantize_int8
 from .jit import constexpr, jit, tl, to_bf16
 from .page_table import QUERIES, place_problems, refuse, type_problems
@@ -60,7 +60,8 @@ def kv_write(pages: Tensor, scales: Tensor | None, slots: Tensor, x: Tensor) -> 
         x: Shape: (tokens, kv_heads, head_dim).
     """
     ran("kv_write.torch")
-    pages[slots], scale = kv_encode(pages.dtype, scales, x)
+    codes, scale = kv_encode(pages.dtype, scales, x)
+    as_bytes(pages)[slots] = as_bytes(codes)
     if scales is not None and scale is not None:
         scales[slots] = scale
 
@@ -155,7 +156,7 @@ def write_tokens(
     tokens, kv_heads, dim = k.shape
     if tokens == 0:
         return
-    keys, values = (p.view(torch.uint8) if p.dtype == torch.float8_e4m3fn else p for p in (k_pages, v_pages))
+    keys, values = as_bytes(k_pages), as_bytes(v_pages)
     _write[(tokens, kv_heads)](
         k, v, keys, values, k if k_scale is None else k_scale, v if v_scale is None else v_scale, slots,
         slots if stamps is None else stamps, slots if new is None else new,

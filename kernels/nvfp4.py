@@ -21,6 +21,7 @@ BLOCK = 16
 E2M1_MAX = 6.0
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _EXPONENT = 0x7F800000  # of fp32
+_EIGHTH = 0x20  # 0.125 in e4m3
 
 
 def global_divisor(amax: Tensor) -> Tensor:
@@ -46,9 +47,8 @@ def block_scales(x: Tensor, divisor: Tensor) -> Tensor:
         values of such a block read as 0.
     """
     amax = x.float().unflatten(-1, (-1, BLOCK)).abs().amax(-1)
-    scales = (divisor * (amax / E2M1_MAX)).clamp_max(E4M3_MAX).to(torch.float8_e4m3fn)
-    nothing = (scales.view(torch.uint8) & 0x7F) == 0
-    return torch.where(nothing, torch.full_like(amax, 0.125).to(torch.float8_e4m3fn), scales)
+    scales = (divisor * (amax / E2M1_MAX)).clamp_max(E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+    return scales.masked_fill_((scales & 0x7F) == 0, _EIGHTH).view(torch.float8_e4m3fn)
 
 
 def round_e2m1(x: Tensor) -> Tensor:

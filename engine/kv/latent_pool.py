@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evalsvc.errors import EngineError
-from evalsvc.kernels.fp8 import dequantize_e4m3
+from evalsvc.kernels.fp8 import as_bytes, dequantize_e4m3
 from evalsvc.kernels.kv_write import kv_encode, kv_write
 from evalsvc.kernels.latent_attention import read_rows
 
@@ -157,7 +157,7 @@ class LatentPool(GuardedPages):
             index_codes, index_scale = kv_encode(keys.dtype, of_index, index[:, None])
             numbers.append(index_codes.flatten(1))
             scales += [] if index_scale is None else [index_scale]
-        return [_bytes(part) for part in numbers] + scales
+        return [as_bytes(part) for part in numbers] + scales
 
     def layer_tensors(self, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """Numbers and scales of one layer; index keys only where it has some."""
@@ -168,7 +168,7 @@ class LatentPool(GuardedPages):
             place = self.shape.index_layers.index(layer)
             numbers.append(self.index[place])
             scales += [] if self.index_scale is None else [self.index_scale[place]]
-        return [_bytes(part) for part in numbers], scales
+        return [as_bytes(part) for part in numbers], scales
 
     def shared_scales(self, layer: int) -> list[Tensor]:
         """The layer's own scale, as it is written with."""
@@ -198,7 +198,7 @@ class LatentPool(GuardedPages):
 
     def stored(self) -> list[Tensor]:
         """Every tensor with a slot dimension, as bytes where fp8. Shape: (layers, slots, ...)."""
-        return [_bytes(tensor) for tensor in self._tensors()]
+        return [as_bytes(tensor) for tensor in self._tensors()]
 
     def fixed_scales(self) -> tuple[Tensor, ...]:
         """Scales that were there before the first token."""
@@ -214,7 +214,10 @@ class LatentPool(GuardedPages):
         if layer not in self.shape.index_layers:
             return found
         keys, scale = self.index_of(layer)
-        return *found, keys[slots].float() if scale is None else dequantize_e4m3(keys[slots]) * scale[slots][:, None]
+        picked = as_bytes(keys)[slots]
+        if scale is None:
+            return *found, picked.float()
+        return *found, dequantize_e4m3(picked.view(torch.float8_e4m3fn)) * scale[slots][:, None]
 
     def bytes_per_token(self) -> float:
         """Format bytes that one token occupies over all layers."""
@@ -223,8 +226,3 @@ class LatentPool(GuardedPages):
     def resident_bytes(self) -> int:
         """Bytes that this process holds for the pool."""
         return sum(t.numel() * t.element_size() for t in (*self._tensors(), *self.fixed_scales()))
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """A tensor as it can be indexed and compared: bytes where it is fp8."""
-    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from evalsvc.errors import EngineError
 from evalsvc.kernels.dispatch import form
-from evalsvc.kernels.fp8 import dequantize_e4m3
+from evalsvc.kernels.fp8 import as_bytes, dequantize_e4m3
 from evalsvc.kernels.int8 import INT8_NAN, dequantize_int8
 from evalsvc.kernels.kv_write import kv_encode, kv_write, write_tokens
 
@@ -160,7 +160,7 @@ class KVPool(GuardedPages):
 
     def stored(self) -> list[Tensor]:
         """Every tensor with a slot dimension, as bytes where fp8. Shape: (layers, slots, ...)."""
-        tensors = [t.view(torch.uint8) if self.fmt.kind == "fp8" else t for t in (self.k, self.v)]
+        tensors = [as_bytes(self.k), as_bytes(self.v)]
         if self.fmt.per == "token-head":
             tensors += [scale for scale in (self.k_scale, self.v_scale) if scale is not None]
         return tensors
@@ -168,7 +168,7 @@ class KVPool(GuardedPages):
     def read(self, layer: int, slots: list[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of some slots, as stored, in fp32. Shape of each: (tokens, kv_heads, head_dim)."""
         slots = torch.as_tensor(slots, dtype=torch.long)
-        key, value = (self._read(pages[layer][slots]) for pages in (self.k, self.v))
+        key, value = (self._read(as_bytes(pages)[layer, slots]) for pages in (self.k, self.v))
         if self.k_scale is None or self.v_scale is None:
             return key, value
         return key * self._of(self.k_scale[layer], slots), value * self._of(self.v_scale[layer], slots)
@@ -176,7 +176,7 @@ class KVPool(GuardedPages):
     def _read(self, codes: Tensor) -> Tensor:
         if self.fmt.kind == "int8":
             return dequantize_int8(codes)
-        return dequantize_e4m3(codes) if self.fmt.kind == "fp8" else codes.float()
+        return dequantize_e4m3(codes.view(torch.float8_e4m3fn)) if self.fmt.kind == "fp8" else codes.float()
 
     def _of(self, scale: Tensor, slots: Tensor) -> Tensor:
         """One layer's scale as it multiplies (tokens, kv_heads, head_dim)."""
@@ -209,8 +209,7 @@ class KVPool(GuardedPages):
     def encode(self, layer: int, key: Tensor, value: Tensor) -> list[Tensor]:
         """What `write` would store of keys and values, as `rows` gives it."""
         pairs = [kv_encode(self.k.dtype, self.write_scale(part, layer), x) for part, x in (("k", key), ("v", value))]
-        codes = [code.view(torch.uint8) if self.fmt.kind == "fp8" else code for code, _ in pairs]
-        return codes + [scale for _, scale in pairs if scale is not None]
+        return [as_bytes(code) for code, _ in pairs] + [scale for _, scale in pairs if scale is not None]
 
     def fixed_scales(self) -> tuple[Tensor, ...]:
         """Scales of keys and of values that were there before the first token."""

@@ -1,6 +1,7 @@
 """Where an engine computes; that nothing is made elsewhere on the way is tested with a device that is pretended."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from evalsvc.engine import devices, engine, loop, stage
 from evalsvc.engine.requests import GenerateRequest, RequestFailure, ScoreRequest
 from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.kernels.jit import Kernel
 
 from .pretended import Pretended
 
@@ -69,6 +71,10 @@ ASK = [
         ("llama", "w=fp8:block128,kv=int8 > w=nvfp4,kv=bf16", "off"),
         ("gemma2", "w=int8 > w=fp8:w8a16,kv=int8", "tags"),
         ("qwen3_moe", "w=int4:g32:asym", "tags"),
+        ("llama", "w=bf16,kv=fp8 > w=bf16,kv=fp8:uncalibrated", "content"),
+        ("deepseek_v3", "w=fp8,kv=fp8:uncalibrated > w=bf16,kv=fp8:latent128", "tags"),
+        ("glm_moe_dsa", "w=bf16,kv=fp8:latent128 > w=int4:g32,kv=bf16", "content"),
+        ("gpt_oss", "w=nvfp4 > w=int8,kv=int8", "tags"),
     ],
 )
 def test_every_tensor_of_a_request_is_made_where_the_engine_computes(serve, pretended, name, plan, integrity):
@@ -78,6 +84,26 @@ def test_every_tensor_of_a_request_is_made_where_the_engine_computes(serve, pret
     assert not any(isinstance(result, RequestFailure) for result in results) and len(results) == 4
     assert pretended.seen > 1000
     assert pretended.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("llama", "w=int4:g32 > w=fp8,kv=fp8"),
+        pytest.param("qwen3_moe", "w=fp8 > w=nvfp4,kv=int8", marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", "w=int8,kv=fp8:latent128", marks=pytest.mark.slow),
+        pytest.param("glm_moe_dsa", "w=bf16,kv=fp8:latent128 > w=fp8:block128,kv=bf16", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_are_given_what_lies_where_the_engine_computes(serve, pretended, monkeypatch, name, plan):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("EVALSVC_KERNELS", "triton")
+    monkeypatch.setattr(Kernel, "_interpret", pretended.launching())
+    with pretended:
+        results = list(serve(name, plan, kv_tokens=512).answer([replace(ASK[0], max_tokens=2), ASK[2]]))
+    assert not any(isinstance(result, RequestFailure) for result in results) and len(results) == 3
+    assert pretended.launches > 20 and pretended.wrong == []
 
 
 def test_a_tensor_of_another_device_would_be_seen(pretended):
@@ -90,4 +116,5 @@ def test_a_tensor_of_another_device_would_be_seen(pretended):
         assert pretended.wrong == []
         here + there
         torch.stack([listed[1:], there[1:]])
-    assert pretended.wrong == ["aten::add.Tensor of [(3,)]".replace(".Tensor", ""), "aten::stack of [(2,)]"]
+        here.to(torch.float8_e4m3fn)[torch.tensor([0, 1])]
+    assert pretended.wrong == ["aten::add of [(3,)]", "aten::stack of [(2,)]", "aten::index of fp8"]
