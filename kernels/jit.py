@@ -114,8 +114,8 @@ def jit(function: Callable[..., Any]) -> Any:
 @jit
 def dot(a, b, acc):
     """`a b + acc`, products exact and sums in fp32, of two tiles of bf16 or of fp32."""
-    if INTERPRETED:  # the interpreter multiplies the bits of bf16 as whole numbers
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc)
+    if INTERPRETED:  # bf16 it multiplies as whole numbers; in fp32 a row's place in a tile may choose its bits
+        return tl.dot(a.to(tl.float64), b.to(tl.float64), acc.to(tl.float64), out_dtype=tl.float64).to(tl.float32)
     return tl.dot(a, b, acc, input_precision="ieee")
 
 
