@@ -130,7 +130,7 @@ def choose_keys(
             ranks, columns, q.shape[1], first, some.start, scale,
             **constants, KIND=kind, CODED=key_scale is not None, GUARDED=guarding is not None, **_OPTIONS,
         )  # fmt: skip
-        chosen[some] = _highest(ranks, chosen.shape[1])
+        chosen[some] = highest(ranks, chosen.shape[1])
     return chosen
 
 
@@ -157,7 +157,7 @@ def choose_keys_torch(
         position = torch.arange(len(slots), device=q.device)
         seen = position <= position[len(slots) - len(asking) :, None]
         ranks[:, : len(slots)] = ranks_of(scores, position).where(seen, LOWEST)
-        rows.append(_highest(ranks, rows[0].shape[1]))
+        rows.append(highest(ranks, rows[0].shape[1]))
     return torch.cat(rows)
 
 
@@ -183,7 +183,7 @@ def ranks_of(scores: Tensor, position: Tensor) -> Tensor:
     return ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32) + (2**31 - 1 - position)
 
 
-def _highest(ranks: Tensor, most: int) -> Tensor:
+def highest(ranks: Tensor, most: int) -> Tensor:
     """Positions of the highest ranks, ascending; those of keys that are not seen lie behind all others.
 
     Shape: (queries, keys) -> (queries, most), int32.

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .common import Row
 
-PARTS = ("attention", "linear", "steps", "integrity", "plans")
+PARTS = ("replays", "attention", "linear", "latent", "steps", "integrity", "plans")
 TITLES = {
+    "replays": "logits of replayed decode steps beside eager ones",
     "attention": "decode attention over pages",
     "linear": "products with packed weights",
+    "latent": "latent attention, and the choice of keys",
     "steps": "one decode step: host and device",
     "integrity": "integrity of pages: on against off",
     "plans": "four plans, end to end",
@@ -58,7 +60,7 @@ def main(argv: list[str]) -> int:
     import torch
     from rich.console import Console
 
-    from . import gpu_engine, gpu_kernels
+    from . import gpu_engine, gpu_kernels, gpu_latents, gpu_replays
     from .gpu_clock import Bench
 
     console = Console(record=True, soft_wrap=True, highlight=False, markup=False)
@@ -68,8 +70,10 @@ def main(argv: list[str]) -> int:
     bench = Bench("cpu" if asked.dry else "cuda", asked.dry, asked.bandwidth)
     console.print("dry: tiny sizes on a processor, no figures" if asked.dry else torch.cuda.get_device_name())
     runs: dict[str, Callable[[Bench], Iterator[Row]]] = {
+        "replays": gpu_replays.replays,
         "attention": gpu_kernels.attention,
         "linear": gpu_kernels.linear,
+        "latent": gpu_latents.latents,
         "steps": gpu_engine.steps,
         "integrity": gpu_engine.integrity,
         "plans": gpu_engine.plans,

@@ -25,16 +25,22 @@ class Bench:
     dry: bool
     bandwidth: float
 
-    def median_ms(self, work: Callable[[], object]) -> float:
+    def median_ms(self, work: Callable[[], object], graph: bool = True) -> float:
         """Median of many runs with a cold second-level cache, in milliseconds of the device; NaN in a dry run.
 
         A graph of the work is what runs: a launch from Python takes longer than many a kernel, and would be measured.
+        Without `graph` that is, too: for work that waits for the device, as twins in torch do.
         """
         if self.dry:
             work()
             return float("nan")
         import triton
 
+        replay = self._captured(work) if graph else work
+        found: Any = triton.testing.do_bench(replay, warmup=10, rep=40, return_mode="median")
+        return float(found)
+
+    def _captured(self, work: Callable[[], object]) -> Callable[[], object]:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -43,8 +49,7 @@ class Bench:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
-        found: Any = triton.testing.do_bench(graph.replay, warmup=10, rep=40, return_mode="median")
-        return float(found)
+        return graph.replay
 
     def wall(self, work: Callable[[], object]) -> float:
         """Seconds until the device has finished some work; NaN in a dry run."""

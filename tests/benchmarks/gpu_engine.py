@@ -5,11 +5,14 @@ import statistics
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 
 from evalsvc.engine.arm import ArmSpec
 from evalsvc.engine.engine import Engine
+from evalsvc.engine.kv.handoff import handoff
+from evalsvc.engine.kv.pages import Sequence as KVSequence
 from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.requests import GenerateRequest, GenerateResult
 
@@ -24,11 +27,18 @@ BYTES = {"bf16": 2, "fp8": 1}
 TOGETHER = 16
 
 
-def engine(bench: Bench, plan: str, requests: int, integrity: str = "tags", graphs: str = "auto") -> Engine:
-    """An engine with room for so many requests."""
-    prompt, new = _lengths(bench)
-    tokens = requests * (prompt + new + 16)
-    checkpoint = RandomCheckpoint(TINY if bench.dry else LLAMA_8B)
+def engine(
+    bench: Bench,
+    plan: str,
+    requests: int,
+    integrity: str = "tags",
+    graphs: str = "auto",
+    config: dict[str, Any] | None = None,
+    tokens: int = 0,
+) -> Engine:
+    """An engine with room for so many requests; `config` and `tokens` of its pools where others are asked."""
+    tokens = tokens or requests * (sum(_lengths(bench)) + 16)
+    checkpoint = RandomCheckpoint(config or (TINY if bench.dry else LLAMA_8B))
     options = {"kv_tokens": tokens, "max_batch": requests, "chunk": 2048, "integrity": integrity, "graphs": graphs}
     return Engine(checkpoint, {"default": ArmSpec(parse_plan(plan))}, device=bench.device, **options)
 
@@ -53,7 +63,7 @@ def steps(bench: Bench) -> Iterator[Row]:
         served = engine(bench, PLANS[0], count, graphs=graphs)
         stage = served.arm().decode
         prompts = [request.prompt for request in ask(bench, count)]
-        sequences = [_prefilled(served, prompt) for prompt in prompts]
+        sequences = [prefilled(served, prompt) for prompt in prompts]
         once = partial(stage.step, sequences, [1] * count)
         once()
         walls = [bench.wall(once) for _ in range(1 if bench.dry else 9)]
@@ -69,9 +79,8 @@ def steps(bench: Bench) -> Iterator[Row]:
         forget(bench, served)
 
 
-def _prefilled(served: Engine, prompt):
-    from evalsvc.engine.kv.handoff import handoff
-
+def prefilled(served: Engine, prompt: Any) -> KVSequence:
+    """A prompt of token ids, in the decode stage's pages."""
     arm = served.arm()
     (sequence,), _ = arm.prefill.prefill([prompt], logits=False)
     with torch.device(served.device):

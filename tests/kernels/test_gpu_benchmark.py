@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import gpu_replays
+from tests.benchmarks.gpu_clock import Bench
+
 ROOT = Path(__file__).parents[2]
+AGAIN = gpu_replays._again
 
 
 @pytest.mark.slow
@@ -15,7 +19,8 @@ def test_every_part_of_the_gpu_benchmark_runs_dry_and_gives_no_figures():
     command = ["bash", str(ROOT / "tests" / "benchmarks" / "gpu.sh"), "--dry", sys.executable]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
-    titles = ("decode attention", "packed weights", "decode step", "integrity of pages", "four plans")
+    titles = ("replayed decode steps", "decode attention", "packed weights", "latent attention", "one decode step")
+    titles += ("integrity of pages", "four plans")
     assert all(title in ran.stdout for title in titles)
     figures = [line for line in ran.stdout.splitlines() if line.startswith("  ") and not line.startswith("  (")]
     assert len(figures) > 10 and all("dry: not measured" in line for line in figures)
@@ -29,6 +34,8 @@ def test_a_part_that_fails_takes_no_other_with_it(tmp_path):
     python.write_text(
         """#!/bin/bash
 case "$*" in
+  *"only replays"*) exit 1 ;;
+  *"only latent"*) echo "latents measured" ;;
   *"only attention"*) echo "attention measured"; exit 1 ;;
   *"only linear"*) echo "linear broke"; exit 2 ;;
   *"only steps"*) kill -SEGV $$ ;;
@@ -47,9 +54,41 @@ esac
     said = ran.stdout.partition("== in short")[2]
     assert "attention: measured, an aim was missed" in said
     assert "kernels: not all equal their twins" in said
+    assert "replays: logits are not those of eager steps" in said and "latent" not in said
     assert "linear: exit code 2" in said and "steps: exit code 139" in said
     assert "integrity" not in said and "plans: stopped after 5 s" in said
     assert "integrity measured" in (tmp_path / "gpu.txt").read_text(encoding="utf-8")
+
+
+class Figures(Bench):
+    """A dry run that judges its figures."""
+
+    def row(self, *given, **asked):
+        return Bench(self.device, False, self.bandwidth).row(*given, **asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [False, True])
+def test_replays_that_are_no_eager_steps_miss_their_aims(monkeypatch, wrong):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("EVALSVC_KERNELS", "triton")
+    monkeypatch.setattr(gpu_replays, "PLANS", ("w=bf16,kv=fp8",))
+    if wrong:
+        monkeypatch.setattr(gpu_replays, "_again", graph_of_other_tokens)
+    rows = list(gpu_replays.replays(Figures("cpu", True, 1.0)))
+    assert len(rows) == 6 and {row.reached for row in rows} == {not wrong}
+
+
+def graph_of_other_tokens(forward, buffers):
+    """Its replays read each token's neighbour."""
+    again = AGAIN(forward, buffers)
+
+    def run() -> None:
+        buffers.token_ids.add_(1)
+        again.run()
+        buffers.token_ids.sub_(1)
+
+    return again._replace(run=run)
 
 
 def test_a_part_that_is_not_there_is_named():
