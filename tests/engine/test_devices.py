@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from evalsvc.engine import devices, engine, loop, stage
+from evalsvc.engine import arms, devices, loop, stage
 from evalsvc.engine.requests import GenerateRequest, RequestFailure, ScoreRequest
 from evalsvc.errors import CapabilityError, ConfigError
 from evalsvc.kernels.jit import Kernel
@@ -51,7 +51,7 @@ def test_kernels_are_launched_where_the_tensors_are_made(monkeypatch):
 @pytest.fixture
 def pretended(monkeypatch):
     made = Pretended()
-    for module in (engine, loop, stage):
+    for module in (arms, loop, stage):
         monkeypatch.setattr(module, "on", made.on)
     return made
 
