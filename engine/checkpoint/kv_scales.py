@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evalsvc.errors import ConfigError
+from evalsvc.errors import ConfigError, EngineError
 
 from ..precision import KVFormat
 from .compressed_config import quantization_of
@@ -29,10 +29,16 @@ def stored_scales(path: Path, fmt: KVFormat) -> dict[str, list[Any]]:
         fmt: What they are to be used for.
 
     Raises:
-        ConfigError: The checkpoint has none, or has them for another format.
-        EngineError: A directory that is no model's, or files that cannot be read.
+        ConfigError: The checkpoint has none, or has them for another format, or is none.
     """
-    directory = ModelDirectory(path)
+    try:
+        return _stored(ModelDirectory(path), fmt)
+    except EngineError as error:  # its words are of the model that is served
+        raise ConfigError(f"scales {path}: {str(error).removeprefix(f'model {path}: ')}") from None
+
+
+def _stored(directory: ModelDirectory, fmt: KVFormat) -> dict[str, list[Any]]:
+    path = directory.path
     asked = quantization_of(directory.config)
     scheme = asked.get("kv_cache_scheme") if isinstance(asked, Mapping) else None
     if not isinstance(scheme, Mapping):

@@ -10,11 +10,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from evalsvc.engine.arm import ArmSpec
+from evalsvc.engine.checkpoint.directory import ModelDirectory
 from evalsvc.engine.checkpoint.kv_scales import stored_scales
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.precision import parse_plan
 from evalsvc.engine.requests import GenerateRequest
-from evalsvc.errors import EvalsvcError
+from evalsvc.errors import ConfigError, EvalsvcError
 
 from . import compressing as ct
 from .test_compressed import store
@@ -144,6 +145,15 @@ def test_scales_that_are_not_the_plans_are_refused(rewritten, name):
     assert f"scales {path}: " in str(error.value) and says in str(error.value)
 
 
-def test_a_directory_that_is_no_models_is_refused(tmp_path):
-    with pytest.raises(EvalsvcError, match=r"config\.json is missing; is this a model directory"):
-        stored_scales(tmp_path, parse_plan(GIVEN).decode.kv)
+def test_a_directory_that_is_no_models_is_refused_as_scales_of_its_arm_before_the_first_arm_is_loaded(
+    tiny, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ModelDirectory, "hashes", lambda _: pytest.fail("hashed the files"))
+    arms = {"a": "w=bf16", "b": ArmSpec(parse_plan(GIVEN), scales=tmp_path)}
+    for named, says in (("config.json", "is this a model directory"), ("model.safetensors", "fetch or convert")):
+        with pytest.raises(ConfigError) as error:
+            Engine.load(tiny("llama"), plans=arms)
+        assert str(error.value).startswith(f"arm b: scales {tmp_path}: {named} is missing; {says}")
+        (tmp_path / named).write_text("{}")
+    with pytest.raises(ConfigError, match=f"^arm b: scales {tmp_path}: .*has no kv_cache_scheme"):
+        Engine.load(tiny("llama"), plans=arms)
