@@ -131,9 +131,19 @@ def _lines(path: Path, kind: type[RowT]) -> Iterator[tuple[int, RowT]]:
 
 def _row(line: str, kind: type[RowT], where: str) -> RowT:
     try:
-        return kind.model_validate(_DECODER.decode(line))
+        return kind.model_validate(read_line(line, where))
     except ValidationError as error:
         raise ConfigError(f"{where}: {first_mistake(error, kind)}") from error
+
+
+def read_line(line: str, where: str) -> Any:
+    """The JSON value on a line. Stricter than `json.loads`: a repeated key, NaN and Infinity are refused.
+
+    Raises:
+        ConfigError: Beginning with `where`.
+    """
+    try:
+        return _DECODER.decode(line)
     except json.JSONDecodeError as error:
         problem = f"{error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
         raise ConfigError(f"{where}: is no JSON: {problem}; each line holds one object") from error

@@ -9,7 +9,6 @@ Where ours departs from them:
 - languages are detected with a fixed seed.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from evalsvc.errors import ConfigError
 from evalsvc.filekinds import PUBLIC_SET, first_object, refuse_another
 from evalsvc.suites.formats.case import FormatCase
 from evalsvc.suites.formats.validate import clashes
+from evalsvc.suites.prompts import read_line
 from evalsvc.yamlfile import text_of
 
 MAX_TOKENS = 1280  # what lm-eval's task gives an answer
@@ -150,10 +150,10 @@ def import_ifeval(path: Path) -> Imported:
 
 
 def _row(line: str, where: str) -> tuple[str, str, list[str], list[Arguments]]:
+    row = read_line(line, where)
     try:
-        row = json.loads(line)
         key, prompt, names, given = str(row["key"]), row["prompt"], row["instruction_id_list"], row["kwargs"]
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         keys = "key, prompt, instruction_id_list, kwargs"
         raise ConfigError(f"{where}: not a prompt of IFEval: a JSON object with the keys {keys}") from error
     lists = isinstance(names, list) and isinstance(given, list) and len(names) == len(given)

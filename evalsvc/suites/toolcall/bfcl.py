@@ -6,7 +6,6 @@ calls float may be whole; integers may not be fractions. Answers that a case's o
 case says so as its `faults`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from evalsvc.complaints import first_mistake
 from evalsvc.errors import ConfigError
 from evalsvc.filekinds import PUBLIC_SET, first_object, refuse_another
+from evalsvc.suites.prompts import read_line
 from evalsvc.suites.toolcall.cases import ToolCase
 from evalsvc.suites.toolcall.matchers import plain
 from evalsvc.suites.toolcall.validate import unfit
@@ -63,10 +63,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text_of(file).split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}:{number}: not a JSON object on one line: {error}") from error
+        row = read_line(line, f"{file}:{number}")
         if not isinstance(row, dict):
             raise ConfigError(f"{file}:{number}: not a JSON object")
         yield f"{file}:{number}", row
