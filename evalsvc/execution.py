@@ -11,7 +11,7 @@ from typing import Any
 from evalsvc.beginnings import beginnings, flaws
 from evalsvc.decision import Stop
 from evalsvc.errors import CapabilityError, ConfigError
-from evalsvc.evidence import average_repeats, counted_by_suite, differing_factors, up_to
+from evalsvc.evidence import average_repeats, differing_factors, up_to
 from evalsvc.experiment import ArmConfig, model_path
 from evalsvc.looking import complete_looks, find_stop
 from evalsvc.opening import is_finished, open_arms, open_run, run_under, why_new
@@ -133,6 +133,8 @@ def _aa_job(store: Store, prepared: Prepared, run_id: int, facts: ArmFacts) -> t
     """The A/A run of a main run, and what is left to do of it."""
     found = writer.find_run(store, prepared.hash, {facts.name: facts.fingerprint}, kind="aa", linked_run_id=run_id)
     aa_id = open_run(store, prepared, "aa", run_id) if found is None else found
+    if found is not None:
+        store.claim(found)
     arm = open_arms(store, aa_id, [facts], prepared)[facts.name]
     return aa_id, None if is_finished(store, arm) else Job(aa_id, (facts.name,), again=True)
 
@@ -271,8 +273,9 @@ def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None)
     if policy is None or policy.design == "fixed":
         return None
     baseline = prepared.experiment.baseline
-    looks = plan_looks(map(placed, prepared.asked), prepared.experiment.seed, policy.block_items)
-    rows = Counter(placed(question).place for question in prepared.asked)
+    judged = [placed(question) for question in prepared.asked if question.item.metric]
+    looks = plan_looks(judged, prepared.experiment.seed, policy.block_items)
+    rows = Counter(item.place for item in judged)
 
     def decide(arm: ArmRun) -> Stop | None:
         held = {record.name: record for record in queries.arms(store, run_id)}
@@ -284,6 +287,6 @@ def _watch(store: Store, prepared: Prepared, run_id: int, policy: Policy | None)
         seen = average_repeats(up_to(pairs, there))
         wanted = policy.more_sampling is not None
         choices = (read_choices(store, base), read_choices(store, candidate)) if wanted else ({}, {})
-        return find_stop(counted_by_suite(seen, differing_factors(base, candidate)), there, policy, choices)
+        return find_stop(seen, differing_factors(base, candidate), there, policy, choices)
 
     return Watch(policy.block_items, decide)

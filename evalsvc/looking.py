@@ -4,15 +4,15 @@ What is found depends on the answers, the seed and the policy alone, so that an 
 uninterrupted one, and the gate as the runner.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from evalsvc.claims import POOLED, Key
 from evalsvc.decision import Stop
-from evalsvc.evidence import counted_by_suite
+from evalsvc.evidence import counted_by_suite, seen_factors, with_metric
 from evalsvc.ordering import Looks, Place, Placed, plan_looks
 from evalsvc.policy import Policy
 from evalsvc.reading import process_of, scored_values, up_to
@@ -36,7 +36,7 @@ def look_back(
 
     Args:
         candidate: Whose seed orders the items. Of an arm that was stopped early no more is looked at than it has.
-        pairs: All its items beside the baseline's, repeats averaged.
+        pairs: All its items beside the baseline's, repeats averaged. No look is about those without a metric.
         differing: Factors in which the arms differ.
         policy: The design.
         choices: As in `find_stop`.
@@ -46,11 +46,13 @@ def look_back(
     """
     if policy.design == "fixed":
         return None, None
-    looks = plan_looks(map(placed, pairs), candidate.seed, policy.block_items)
+    judged = with_metric(pairs)
+    looks = plan_looks(map(placed, judged), candidate.seed, policy.block_items)
     if candidate.stopped is not None:
-        held = candidate.stopped["items"]
+        absent = [looks.position[pair.suite, pair.item_id] for pair in judged if pair.candidate is None]
+        held = min(absent, default=looks.planned)
         looks = replace(looks, ends=(*(end for end in looks.ends if end < held), held))
-    stop = find_stop(counted_by_suite(up_to(pairs, looks), differing), looks, policy, choices)
+    stop = find_stop(judged, differing, looks, policy, choices)
     return (looks, None) if stop is None else (looks.first(stop.items), stop)
 
 
@@ -68,34 +70,61 @@ def complete_looks(looks: Looks, pairs: Sequence[Pair], rows: Mapping[Place, int
 
 
 def find_stop(
-    counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, choices: BothChoices = ({}, {})
+    pairs: Sequence[Pair],
+    differing: Sequence[str],
+    looks: Looks,
+    policy: Policy,
+    choices: BothChoices = ({}, {}),
 ) -> Stop | None:
     """The first look that decides about a candidate, or None.
 
     REGRESSED: some suite or the pooled row is, at the evidence that its family asks for. PASS: the pooled row passes
     its margin and every suite and guarded family its guard, or has all its items, and no signal that the policy
     listens to is worse (it asks for more samples). A look decides only if it would whatever became of the items
-    without an answer.
+    without an answer, and by the answers up to it alone: rows that are blind until later do not count yet.
 
     Args:
-        counted: Pairs of each suite, each item once.
+        pairs: All that may count, repeats averaged.
+        differing: Factors in which the arms differ.
         looks: Complete blocks, as `complete_looks` gives them.
         policy: Margins, alpha and signals.
         choices: Log-likelihoods of the baseline's and the candidate's choices, for the signals.
     """
-    seen = _words(counted, looks, policy, worst=False)
-    unanswered = any(scored_values(pair) is None for members in counted.values() for pair in members)
-    worst = _words(counted, looks, policy, worst=True) if unanswered else seen
-    for look, words in enumerate(zip(seen, worst, strict=True)):
-        if not words[0] or words[0] != words[1]:
-            continue
-        so_far = looks.first(looks.ends[look])
-        if words[0] == "PASS" and not so_far.complete and policy.more_sampling is not None:
-            seen_pairs = {suite: up_to(members, so_far) for suite, members in counted.items()}
-            if alarms(signals(seen_pairs, *choices), policy):
+    for span, counted in _spans(with_metric(pairs), differing, looks):
+        seen = _words(counted, looks, policy, worst=False)
+        unanswered = any(scored_values(pair) is None for members in counted.values() for pair in members)
+        worst = _words(counted, looks, policy, worst=True) if unanswered else seen
+        for look in span:
+            word, so_far = seen[look], looks.first(looks.ends[look])
+            if not word or word != worst[look]:
                 continue
-        return Stop(words[0], looks.ends[look], looks.planned, look + 1)
+            if word == "PASS" and not so_far.complete and policy.more_sampling is not None:
+                seen_pairs = {suite: up_to(members, so_far) for suite, members in counted.items()}
+                if alarms(signals(seen_pairs, *choices), policy):
+                    continue
+            return Stop(word, looks.ends[look], looks.planned, look + 1)
     return None
+
+
+def _spans(
+    pairs: Sequence[Pair], differing: Sequence[str], looks: Looks
+) -> Iterator[tuple[range, dict[str, list[Pair]]]]:
+    """Looks one after the other at which the same rows are blind so far, and what counts at them."""
+    if not looks.ends:
+        return
+    begun: dict[tuple[str, str, str], int] = {}
+    met: dict[tuple[str, str, str], int] = {}
+    for pair in sorted(pairs, key=lambda pair: looks.position[pair.suite, pair.item_id]):
+        group = pair.suite, pair.family, pair.through
+        look = bisect_right(looks.ends, looks.position[pair.suite, pair.item_id])
+        begun.setdefault(group, look)
+        if group not in met and (not differing or seen_factors([pair], differing)):
+            met[group] = look
+    changes = {look for group, look in met.items() if begun[group] < look < len(looks.ends)}
+    starts = sorted({0, *changes})
+    for start, end in zip(starts, [*starts[1:], len(looks.ends)], strict=True):
+        there = up_to(pairs, looks.first(looks.ends[end - 1]))
+        yield range(start, end), counted_by_suite(there, differing)
 
 
 def _words(counted: Mapping[str, Sequence[Pair]], looks: Looks, policy: Policy, *, worst: bool) -> list[str]:

@@ -113,9 +113,9 @@ def scored_values(pair: Pair) -> tuple[float, float] | None:
 
 
 def up_to(pairs: Sequence[Pair], looks: Looks) -> list[Pair]:
-    """The pairs that the last look saw."""
+    """The pairs that the last look saw; none of items that no look is about."""
     last = looks.ends[-1] if looks.ends else 0
-    return [pair for pair in pairs if looks.position[pair.suite, pair.item_id] < last]
+    return [pair for pair in pairs if looks.position.get((pair.suite, pair.item_id), last) < last]
 
 
 def measure_pairs(

@@ -101,7 +101,7 @@ def run_group(
     """Answers what is missing of each arm and stores every sample under its own arm.
 
     A question is asked once, for all arms that miss its sample. Under a sequential design an arm is asked block by
-    block, until it is decided.
+    block, until it is decided; what carries no verdict is asked of every arm, after all blocks.
 
     Args:
         store: Where samples go, a few at a time.
@@ -124,13 +124,14 @@ def run_group(
     keys = [question.key for question in asked]
     tally = _tally(store, arms, baseline)
     keepers = {arm.facts.name: _Keeper(store, arm, keys, tally, progress) for arm in arms}
-    looks = plan_looks(map(placed, asked), seed, len(asked) if watch is None else watch.block_items)
+    judged = [question for question in asked if watch is None or question.item.metric]
+    looks = plan_looks(map(placed, judged), seed, len(asked) if watch is None else watch.block_items)
     with ExitStack() as leaving:
         for keeper in keepers.values():
             leaving.callback(keeper.flush)  # Ctrl-C too: what was answered is kept
         for block in _blocks(asked, looks):
             _note_stops(keepers, watch)
-            missing = [(q, names) for q in block if (names := _names(keepers, q.key))]
+            missing = [(q, names) for q in block if (names := _names(keepers, q))]
             with closing(_answers(target, missing)) as samples:
                 for name, sample in samples:
                     keepers[name].add(sample)
@@ -156,17 +157,18 @@ def placed(question: Question) -> Placed:
 
 
 def _blocks(asked: Sequence[Question], looks: Looks) -> list[list[Question]]:
-    """The questions between one look and the next, in order."""
-    position = [looks.position[placed(question).place] for question in asked]
-    blocks: list[list[Question]] = [[] for _ in looks.ends]
+    """The questions between one look and the next, in order; last those that no look is about."""
+    position = [looks.position.get(placed(question).place, looks.planned) for question in asked]
+    blocks: list[list[Question]] = [[] for _ in (*looks.ends, None)]
     for index in sorted(range(len(asked)), key=position.__getitem__):
         blocks[bisect_right(looks.ends, position[index])].append(asked[index])
     return blocks
 
 
-def _names(keepers: Mapping[str, "_Keeper"], key: Key) -> tuple[str, ...]:
-    """Arms that miss a sample and are not decided."""
-    return tuple(name for name, keeper in keepers.items() if key in keeper.missing and keeper.outcome.stop is None)
+def _names(keepers: Mapping[str, "_Keeper"], question: Question) -> tuple[str, ...]:
+    """Arms that miss a sample which a verdict does not need, or that are not decided."""
+    missing = [name for name, keeper in keepers.items() if question.key in keeper.missing]
+    return tuple(name for name in missing if not question.item.metric or keepers[name].outcome.stop is None)
 
 
 def _note_stops(keepers: Mapping[str, "_Keeper"], watch: Watch | None) -> None:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from evalsvc.evidence import counted_by_suite
 from evalsvc.looking import complete_looks, find_stop, placed
 from evalsvc.ordering import plan_looks
 from evalsvc.policy import Policy
@@ -34,7 +34,7 @@ def decided(
     looks = plan_looks(map(placed, planned or pairs), 1, policy.block_items)
     rows = {p: sum((q.suite, q.item_id) == p for q in planned or pairs) for p in looks.position}
     there = complete_looks(looks, pairs, rows)
-    return find_stop(counted_by_suite(pairs, differing), there, policy, choices)
+    return find_stop(pairs, differing, there, policy, choices)
 
 
 def test_a_damaged_suite_decides_among_good_ones():
@@ -61,8 +61,8 @@ def test_a_suite_that_has_not_begun_is_waited_for():
     good, other = suite("good", 300), suite("other", 100)
     looks = plan_looks(map(placed, good + other), 1, 20)
     there = replace(looks, ends=looks.ends[:12])
-    assert find_stop({"good": good, "other": other}, there, POLICY) is not None
-    assert find_stop({"good": good}, there, POLICY) is None
+    assert find_stop(good + other, DECODE, there, POLICY) is not None
+    assert find_stop(good, DECODE, there, POLICY) is None
 
 
 def test_what_cannot_see_the_differing_stage_decides_nothing_and_is_not_waited_for():
@@ -158,3 +158,23 @@ def test_a_pass_waits_until_a_suite_that_met_nothing_so_far_could_not_lose_its_g
         assert (met == len(short)) == waits_for_all
         assert waits_for_all or 0.8**met < POLICY.alpha
     assert alone.items < 200
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_later_answer_changes_no_earlier_look(seed):
+    """A family's answers are short at first and meet nothing; what all answers say of it is not known until then."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for family, meets in (("long", 1.0), ("short", 0.02)):
+        for i in range(150):
+            through = rng.random() < meets
+            lost, gained = rng.random(2) < 0.06 * through
+            one = pair("s", i, float(not gained), float(not lost or gained))
+            tokens = {"prefill": 1} | ({"decode": 3} if through else {})
+            sides = {role: replace(getattr(one, role), stage_tokens=tokens) for role in ("baseline", "candidate")}
+            pairs.append(replace(one, family=family, item_id=f"{family}{i}", **sides))
+    looks = plan_looks(map(placed, pairs), 1, POLICY.block_items)
+    whole = find_stop(pairs, DECODE, looks, POLICY)
+    for end in looks.ends:
+        decided_by_then = whole if whole is not None and whole.items <= end else None
+        assert find_stop(pairs, DECODE, looks.first(end), POLICY) == decided_by_then

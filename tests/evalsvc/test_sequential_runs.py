@@ -212,6 +212,23 @@ def test_a_design_that_is_none_is_refused(field, tmp_path):
         load_policy(path)
 
 
+def test_prompts_that_carry_no_verdict_hold_none_back_and_are_all_asked(experiment, go, tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "along_own_prompts", lambda *given: {})  # reads a real model's tokens
+    go(experiment)
+    alone = decisions(tmp_path / "a.sqlite")
+    (tmp_path / "own.jsonl").write_text("".join(f'{{"id": "own{n}", "prompt": "own {n}"}}\n' for n in range(90)))
+    content = yaml.safe_load(experiment.read_text())
+    content["suites"].append({"name": "own", "kind": "prompts", "cases": "own.jsonl"})
+    experiment.write_text(yaml.safe_dump(content))
+    asked, notes = go(experiment, "b.sqlite")
+    own = [(arm, prompt) for arm, prompt in asked if prompt.startswith("own ")]
+    assert sorted(own) == sorted((arm, f"own {n}") for arm in RIGHT_OF_100 for n in range(90))
+    assert any("worse: REGRESSED after 100 of 600 items; 500 items (83 %) are not asked" in note for note in notes)
+    beside = decisions(tmp_path / "b.sqlite")
+    assert {name: beside[name]["stop"] for name in beside} == {name: alone[name]["stop"] for name in alone}
+    assert {name: beside[name]["verdict"] for name in beside} == {name: alone[name]["verdict"] for name in alone}
+
+
 def arms_of(parts: tuple[Any, ...]) -> tuple[str, ...]:
     return next(part.arms for part in parts if isinstance(part, execution.Job))
 
