@@ -223,7 +223,7 @@ def test_if09_no_constraint_of_the_set_fails_on_an_answer_without_a_word(instruc
     [
         ("", "holds no prompts"),
         ("{", ":1: is no JSON: .*; each line holds one object"),
-        ('{"key": 1, "prompt": "p", "instruction_id_list": ["a"], "kwargs": [{"n": NaN}]}', ":1: NaN is no number of JSON"),
+        ('{"key": 1, "prompt": "p", "instruction_id_list": ["a"], "kwargs": [{"n": NaN}]}', ":1: NaN is no number"),
         ("[]", ":1: not a prompt of IFEval"),
         ('{"key": 1, "prompt": "p", "instruction_id_list": ["a"], "kwargs": []}', "two lists of one length"),
         ('{"key": 1, "prompt": 3, "instruction_id_list": [], "kwargs": []}', ":1: "),

@@ -93,8 +93,8 @@ def write(folder: Path, row, answer) -> Path:
         (ROW | {"question": ROW["question"] * 2}, {"id": "a", "ground_truth": []}, "2 turns"),
         ({"id": "a"}, {"id": "a", "ground_truth": []}, "not a single-turn BFCL case"),
         ([1], {"id": "a", "ground_truth": []}, "BFCL_v4_simple.json:1: not a JSON object"),
-        (ROW, {"id": "a", "ground_truth": [{"f": {"x": [inf]}}]}, "answer/BFCL_v4_simple.json:1: Infinity is no number"),
-        (ROW | {"note": nan}, {"id": "a", "ground_truth": []}, "BFCL_v4_simple.json:1: NaN is no number of JSON; write a"),
+        (ROW, {"id": "a", "ground_truth": [{"f": {"x": [inf]}}]}, "answer/BFCL_v4_simple.json:1: Infinity is no "),
+        (ROW | {"note": nan}, {"id": "a", "ground_truth": []}, "simple.json:1: NaN is no number of JSON; write a"),
     ],
 )
 def test_what_is_not_the_set_is_refused_with_its_line(tmp_path, row, answer, complaint):
