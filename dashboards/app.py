@@ -19,6 +19,7 @@ from evalsvc.dashboards.text import visible_text
 from evalsvc.dashboards.visitors import admitted
 from evalsvc.errors import EvalsvcError
 from evalsvc.store import queries
+from evalsvc.store.failures import AGAIN
 from evalsvc.store.session import Store, open_store
 
 DEMO_COMMAND = "evalsvc dashboard --demo"
@@ -55,7 +56,7 @@ def _page(listed: Listed) -> None:
                 listed.show(store, view)
     except EvalsvcError as error:
         st.error("This page cannot be shown. What follows says why, and what to do.")
-        st.code(visible_text(str(error)), language=None, wrap_lines=True)
+        st.code(visible_text(str(error).replace(AGAIN, "reload this page")), language=None, wrap_lines=True)
 
 
 def _chosen(store: Store) -> RunView | None:

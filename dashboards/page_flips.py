@@ -9,7 +9,7 @@ from evalsvc.dashboards.caching import kept
 from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.reads_flips import Flip
-from evalsvc.dashboards.selection import pick_text
+from evalsvc.dashboards.selection import not_there, pick_text
 from evalsvc.dashboards.show import NOT_RECORDED, show_table, show_text
 from evalsvc.store.session import Store
 
@@ -81,7 +81,7 @@ def flips_of(store: Store, view: RunView, chosen: Candidate) -> list[Flip]:
 
 
 def _filtered(found: Sequence[Flip]) -> list[Flip]:
-    chosen = list(found)
+    chosen, lost = list(found), not_there("direction", _DIRECTIONS, "direction")
     with st.container(horizontal=True):  # two side by side on a phone
         direction = pick_text("Direction", "direction", _DIRECTIONS, width=FILTER_PIXELS)
         chosen = [flip for flip in chosen if direction in (ALL, flip.direction)]
@@ -91,17 +91,23 @@ def _filtered(found: Sequence[Flip]) -> list[Flip]:
             ("Error class", "error", "wrong_error"),
             ("Computed by", "stages", "stages"),
         ):
-            values = sorted({getattr(flip, field) for flip in chosen})
-            wanted = pick_text(label, key, [ALL, *values], lambda value: value or "(none given)", width=FILTER_PIXELS)
+            values = [ALL, *sorted({getattr(flip, field) for flip in chosen})]
+            lost += not_there(key, values, f'choice of "{label}" among these flips')
+            wanted = pick_text(label, key, values, lambda value: value or "(none given)", width=FILTER_PIXELS)
             chosen = [flip for flip in chosen if wanted in (ALL, getattr(flip, field))]
+    for sentence in lost:
+        st.warning(sentence)
     return chosen
 
 
 def _page(flips: Sequence[Flip]) -> Sequence[Flip]:
-    pages = -(-len(flips) // PER_PAGE)
-    if pages == 1:
+    pages = [str(n) for n in range(1, -(-len(flips) // PER_PAGE) + 1)]
+    for sentence in not_there("page", pages, "page of these flips"):
+        st.warning(sentence)
+    if len(pages) == 1:
+        st.query_params.pop("page", None)
         return flips
-    page = int(pick_text("Page", "page", [str(n) for n in range(1, pages + 1)], lambda n: f"{n} of {pages}"))
+    page = int(pick_text("Page", "page", pages, lambda n: f"{n} of {len(pages)}"))
     return flips[(page - 1) * PER_PAGE : page * PER_PAGE]
 
 

@@ -50,7 +50,10 @@ def show(store: Store, view: RunView) -> None:
         return
     with right:
         suites = [ALL, *reads_arms.suites_of(store, baseline, arms)]
+        lost = not_there("series", suites, "suite of this series")
         of = pick_text("Suite", "series", suites, lambda name: name or "all suites pooled")
+    for sentence in lost:
+        st.warning(sentence)
     points, words = reads_arms.series(store, baseline, arms, _later(store, baseline, arms, of), of)
     frame = charts_series.history_frame(points, words)
     if frame.empty:

@@ -9,7 +9,7 @@ import streamlit as st
 from evalsvc.dashboards import charts_arms, frames, markup
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.rows import POOLED
-from evalsvc.dashboards.selection import pick, pick_text
+from evalsvc.dashboards.selection import not_there, pick, pick_text
 from evalsvc.dashboards.show import show_table
 from evalsvc.serving.figures import CellFigures, Estimate, latest, rooms, served
 from evalsvc.store.measurements import measurements
@@ -46,6 +46,7 @@ def show(store: Store, view: RunView) -> None:
             "capacity of every arm of an experiment, with `--price-per-hour` the cost, too."
         )
         return
+    lost = not_there("figure", FIGURES, "figure")
     left, middle, right = st.columns(3)
     with left:
         figure = pick("Figure", "figure", FIGURES, lambda one: one.title)
@@ -59,15 +60,20 @@ def show(store: Store, view: RunView) -> None:
         if not lengths:
             st.info("No cell of the grid could be measured; `evalsvc show RUN:ARM` says why of each.")
             return
+        sizes = [str(n) for n in lengths]
+        lost += not_there("prompt", sizes, "measured number of prompt tokens")
         with middle:
-            length = int(pick_text("Prompt tokens", "prompt", [str(n) for n in lengths]))
+            length = int(pick_text("Prompt tokens", "prompt", sizes))
         at_length = [cell for cell in cells if cell.prompt_tokens == length]
-        together = sorted({cell.concurrency for cell in at_length})
+        together = [*(str(n) for n in sorted({cell.concurrency for cell in at_length})), AT_MOST]
+        lost += not_there("at_once", together, "measured number of requests at once")
         with right:
-            at_once = pick_text("Requests at once", "at_once", [*(str(n) for n in together), AT_MOST])
+            at_once = pick_text("Requests at once", "at_once", together)
         chosen = _maximal(at_length) if at_once == AT_MOST else [c for c in at_length if str(c.concurrency) == at_once]
         values = {cell.fingerprint: value for cell in chosen if (value := figure.read(cell)) is not None}
         about = "Each arm at its own largest number of requests at once." if at_once == AT_MOST else "All arms alike."
+    for sentence in lost:
+        st.warning(sentence)
     frame = _frame(view, values)
     if frame.empty:
         st.info("No arm has both this figure and a drop: choose another cell, give a price, or let a gate decide.")

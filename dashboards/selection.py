@@ -9,7 +9,11 @@ from evalsvc.dashboards.text import markdown_free, visible_text
 
 T = TypeVar("T")
 NAME_CHARACTERS = 80
-_INSIDE = {"run": ("baseline", "candidate"), "baseline": ("candidate",)}
+# What there is to choose of each may hang on those before it.
+_ORDER = (
+    *("run", "baseline", "candidate", "frozen", "series"),
+    *("direction", "suite", "family", "error", "stages", "prompt", "at_once"),
+)
 
 
 def pick(
@@ -77,7 +81,7 @@ def not_there(key: str, choices: Collection[str], what: str) -> list[str]:
 
 def _follow(key: str, box: str) -> None:
     st.query_params[key] = st.session_state[box]
-    for narrower in _INSIDE.get(key, ()):  # kept where the new choice has it, too
+    for narrower in _ORDER[_ORDER.index(key) + 1 :] if key in _ORDER else ():  # kept where the new choice has it, too
         st.query_params.pop(narrower, None)
     for narrower in ("sample", "page"):  # of what was chosen before
         if key != narrower:

@@ -8,14 +8,13 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError, StatementError
 
 from evalsvc.errors import StoreError
 
+AGAIN = "run the same command again"
 READ_ONLY = "is read-only here; make the file and its folder writable, or name another database"
-_FULL = "cannot grow, no space is left; free space and run the same command again (committed samples are kept)"
+_LOCKED = f"is locked by another program; wait for that program or stop it, then {AGAIN}"
+_FULL = f"cannot grow, no space is left; free space and {AGAIN} (committed samples are kept)"
 # (text in SQLite's message, what happened and what to do); the first match counts.
 _SENTENCES = (
-    (
-        "database is locked",
-        "is locked by another program; wait for that program or stop it, then run the same command again",
-    ),
+    ("database is locked", _LOCKED),
     ("is full", _FULL),
     ("readonly database", READ_ONLY),
     ("read-only file system", READ_ONLY),
@@ -30,11 +29,11 @@ _SENTENCES = (
     ("connection timeout expired", "did not answer; check host and port"),
     ("password authentication failed", "refuses this user and password; give both in the URL, or in a password file"),
     ("no password supplied", "asks for a password; give it in the URL, or in a password file"),
-    ("lock timeout", "is locked by another program; wait for that program or stop it, then run the same command again"),
-    ("no space left", "cannot grow, no space is left; free space there and run the same command again"),
+    ("lock timeout", _LOCKED),
+    ("no space left", f"cannot grow, no space is left; free space there and {AGAIN}"),
     ("read-only transaction", "is read-only here; connect to the primary server"),
     ("permission denied", "refuses this user; grant it the database's tables, or give another user in the URL"),
-    ("server closed the connection", "closed the connection; check the server, then run the same command again"),
+    ("server closed the connection", f"closed the connection; check the server, then {AGAIN}"),
     ("out of range", "holds no number as large as was asked for"),
     ("no such column", "lacks a column of evalsvc; it was written by another version, name a new file"),
 )

@@ -290,7 +290,7 @@ def run_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
     """Opens a page of a database, with choices in its address."""
     monkeypatch.setattr("sys.argv", ["app.py"])
 
-    def run(database: Path | str | None, page: str = "verdict", **chosen: object) -> AppTest:
+    def run(database: Path | str | None, page: str = "verdict", /, **chosen: object) -> AppTest:
         if database is None:
             monkeypatch.delenv("EVALSVC_DB", raising=False)
         else:

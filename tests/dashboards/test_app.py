@@ -1,10 +1,15 @@
 """The pages without a browser: what all of them say of a good database, of hostile texts, and of no database."""
 
+import shutil
+import sqlite3
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from evalsvc.dashboards import reads_flips
 from evalsvc.dashboards.pages import PAGES
-from evalsvc.store import queries
+from evalsvc.store import queries, session
 from evalsvc.store.lock import locked_store
 from evalsvc.store.session import open_store
 
@@ -66,6 +71,19 @@ def test_a_file_that_is_no_database_is_one_sentence(run_app, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but a long enough text")
     assert "is not a SQLite database" in run_app(path).code[0].value
+
+
+def test_a_locked_database_says_to_reload_the_page(run_app, database, tmp_path, monkeypatch):
+    path = Path(shutil.copy(database, tmp_path / "locked.db"))
+    monkeypatch.setattr(session, "open_store", partial(open_store, timeout_s=0.1))
+    holder = sqlite3.connect(path)
+    holder.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE")
+    try:
+        (said,) = [code.value for code in run_app(path).code]
+    finally:
+        holder.close()
+    assert said == f"{path}: is locked by another program; wait for that program or stop it, then reload this page"
+    assert not run_app(path).code
 
 
 def test_a_run_that_has_only_begun_is_one_sentence(run_app, opened_database):

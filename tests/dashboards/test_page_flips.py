@@ -31,6 +31,24 @@ def test_flips_are_filtered_by_direction_and_page(run_app, choose, database, mar
     assert markup_of(app).count("▼ lost") == 0
 
 
+def test_filters_of_an_old_link_are_named_and_those_of_an_own_choice_are_not(run_app, choose, database):
+    app = run_app(database, "flips", candidate="kv-damaged", direction="up", family="gone", page="999")
+    said = [warning.value.replace("\\", "").partition(". Another is shown")[0] for warning in app.warning]
+    assert said == [
+        'The address of this page names "up": no direction',
+        'The address of this page names "gone": no choice of "Family" among these flips',
+        'The address of this page names "999": no page of these flips',
+    ]
+    tasks = next(family for family in options_of(app, "Family") if "add" in family)
+    app = choose(run_app(database, "flips", candidate="kv-damaged", suite="tasks", family=tasks), "Suite", "tools")
+    assert not app.warning and tasks not in options_of(app, "Family")
+    assert run_app(database, "flips", candidate="kv-damaged", suite="tools", family=tasks).warning
+
+
+def options_of(app, label):
+    return next(box.options for box in app.selectbox if box.label == label)
+
+
 def test_three_arms_flow_side_by_side_and_two_do_not(run_app, words_of, database, hostile_database):
     app = run_app(database, "flips", candidate="kv-damaged")
     assert len(app.get("vega_lite_chart")) == 1

@@ -28,6 +28,8 @@ def test_the_history_names_the_night_of_the_regression(run_app, history_database
     assert [said for said in since.values() if said] == [since["11:fp8-kv"]]
     assert len(table) == 14 and table["gate"].tolist()[0] == "REGRESSED" and table["gate"].tolist()[-1] == "PASS"
     assert not run_app(history_database, "history", candidate="fp8").warning
+    (warning,) = run_app(history_database, "history", candidate="fp8", series="gone").warning
+    assert 'names "gone": no suite of this series. Another is shown' in warning.value
 
 
 def test_the_history_of_the_page_is_that_of_the_command(history_database):
@@ -72,8 +74,8 @@ def test_runs_that_were_asked_other_suites_are_named_and_left_out(run_app, histo
     with open_store(path) as store:
         run_id = by_hand.open_run(store, experiment="other", baseline="bf16")
         stage = {"weights": "bf16", "kv": "bf16"}
-        for name in ("bf16", "fp8-kv"):
-            stages = {"prefill": stage, "decode": {**stage, "kv": "fp8" if name == "fp8-kv" else "bf16"}}
+        for name in ("bf16", "fp8-kv", "chatty"):
+            stages = {"prefill": stage, "decode": {**stage, "kv": "bf16" if name == "bf16" else f"fp8-{name}"}}
             facts = {"fingerprint": f"o-{name}", "stages": stages, "expected": len(elsewhere_asked())}
             arm_id = by_hand.open_arm(store, run_id, name, **facts)
             writer.add_samples(store, run_id, arm_id, elsewhere_asked())
@@ -88,6 +90,13 @@ def test_runs_that_were_asked_other_suites_are_named_and_left_out(run_app, histo
     assert f"Left out, asked nothing that {baseline.address} was: {address} (chat)" in words_of(app).replace("\\", "")
     own = run_app(path, "history", run=run_id, candidate="fp8-kv", frozen=f"{run_id}:bf16")
     assert own.dataframe[0].value["run"].tolist() == [address]
+    alone = run_app(path, "history", run=run_id, candidate="chatty", frozen=baseline.address)
+    (said,) = [info.value.replace("\\", "") for info in alone.info]
+    assert said == (
+        "No run of this arm can be compared with this baseline; all were asked nothing that "
+        f"{baseline.address} was: {run_id}:chatty (chat)."
+    )
+    assert not alone.dataframe
 
 
 def elsewhere_asked():

@@ -29,8 +29,18 @@ def test_the_trade_off_of_measured_arms(run_app, choose, database, tmp_path, wor
     app = run_app(path, "tradeoff", candidate="fp8-weights")
     table = app.dataframe[0].value
     assert table["value"].tolist() == [1.0, 2.0, 3.0] and table["word"].tolist()[0] == "baseline"
+    assert not app.warning
     app = choose(app, "Figure", "throughput")
     assert app.dataframe[0].value["value"].tolist() == [50.0] * 3
+    old = run_app(path, "tradeoff", figure="beauty", prompt="65", at_once="4")
+    said = [warning.value.partition(". Another is shown")[0] for warning in old.warning]
+    assert [one.partition(" names ")[2] for one in said] == [
+        '"beauty": no figure',
+        '"65": no measured number of prompt tokens',
+    ]
+    assert old.dataframe[0].value["value"].tolist() == [1.0, 2.0, 3.0]
+    (said,) = [warning.value for warning in run_app(path, "tradeoff", at_once="9").warning]
+    assert "no measured number of requests at once" in said
     app = choose(app, "Requests at once", "at most")
     assert app.dataframe[0].value["value"].tolist() == [200.0] * 3
     assert "choose another cell" in words_of(choose(app, "Figure", "cost"))
