@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -154,21 +155,31 @@ def _run(arguments: list[str], debug: bool, signals: list[int]) -> int:
             _leave_stdout()
             message = f"what is printed cannot be written ({error.strerror}); make room, or send it elsewhere"
             return say("OutputError", message, EXIT_ERROR)
-        if isinstance(error, _UsageError):
+        if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # pyright: ignore[reportAttributeAccessIssue]
-            message = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
-            return say("UsageError", message, EXIT_ERROR, debug=False, shown=True)
+            return EXIT_ERROR
+        if isinstance(error, _UsageError):
+            return say("UsageError", _usage(error, arguments), EXIT_ERROR, debug=False)
         hint = "" if debug else "; --debug shows the traceback"
         return say(type(error).__name__, f"unexpected {type(error).__name__}: {error}{hint}", EXIT_ERROR)
 
 
-def _say(kind: str, message: str, code: int, *, debug: bool, as_json: bool, shown: bool = False) -> int:
+def _usage(error: Exception, arguments: Sequence[str]) -> str:
+    """What typer says of arguments that it cannot read, as a sentence that names the command and where to look."""
+    context = getattr(error, "ctx", None)
+    named = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+    path = f"evalsvc {named}".strip() if context is None else context.command_path
+    message = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
+    message = re.sub(r"\.? Did you mean", "; did you mean", message[:1].lower() + message[1:].removesuffix("."))
+    return f"{path}: {message}" + ("" if message.endswith("?") else f"; `{path} --help` says what it takes")
+
+
+def _say(kind: str, message: str, code: int, *, debug: bool, as_json: bool) -> int:
     """One sentence on stderr, and under --json the same as a document on stdout; returns the exit code."""
     if debug:
         traceback.print_exc()
     with suppress(OSError):
-        if not shown:
-            print(f"error: {one_line(message)}", file=sys.stderr)
+        print(f"error: {one_line(message)}", file=sys.stderr)
     if as_json:
         try:
             print_json(error_document(kind, one_line(message), code))

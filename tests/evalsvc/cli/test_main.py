@@ -45,11 +45,36 @@ def test_every_command_has_help(evalsvc, command):
     assert code == 0 and "Usage: evalsvc" in out and "--json" in out
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["gate"], ["ls", "--nonsense"], ["verdict", "--lost", "x"], []])
-def test_usage_errors_exit_2(evalsvc, arguments):
+@pytest.mark.parametrize("group", [(), ("jobs",)])
+def test_nothing_typed_is_answered_with_the_help(evalsvc, group):
+    code, out, err = evalsvc(*group)
+    assert code == 2 and "Usage: evalsvc" in out + err and "Commands:" in out + err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nonsense"], "evalsvc: no such command 'nonsense'; did you mean 'noise'?"),
+        (["jobs", "nope"], "evalsvc jobs: no such command 'nope'; `evalsvc jobs --help` says what it takes"),
+        (["gate"], "evalsvc gate: missing option '--policy'; `evalsvc gate --help` says what it takes"),
+        (["run", "--new=3"], "evalsvc run: option '--new' does not take a value; `evalsvc run --help` says"),
+        (["db", "check", "--db"], "evalsvc db: option '--db' requires an argument; `evalsvc db --help` says"),
+        (["verdict", "--lost", "x"], "evalsvc verdict: invalid value for '--lost': "),
+    ],
+)
+def test_a_usage_error_is_a_sentence_that_names_the_command_and_where_to_look(evalsvc, arguments, says):
     code, out, err = evalsvc(*arguments)
-    assert code == 2
-    assert "Usage: evalsvc" in out + err and "Traceback" not in err
+    assert (code, out) == (2, "") and err.startswith(f"error: {says}") and err.count("\n") == 1
+
+
+def test_an_option_that_no_command_has_is_such_a_sentence_for_every_command(evalsvc):
+    from typer.main import get_command
+
+    for path, _ in leaves(get_command(build_app())):
+        code, out, err = evalsvc(*path, "--nonsense")
+        name = f"evalsvc {' '.join(path)}"
+        assert (code, out, err.count("\n")) == (2, "", 1), path
+        assert err.startswith(f"error: {name}: no such option: --nonsense") and f"`{name} --help` says" in err
 
 
 @pytest.mark.parametrize(
