@@ -32,7 +32,7 @@ _WANTED = {
     "tuple": "a list",
     "dict": "a mapping, `{KEY: VALUE}`",
 }
-_NUMBER = re.compile(r"(-?(?:0|[1-9]\d*))(\.\d+)?(?:[eE]([-+]?\d+))?", re.ASCII)
+_NUMBER = re.compile(r"([-+]?)(?=\.?\d)0*(\d*)(\.\d*)?(?:[eE]([-+]?\d+))?", re.ASCII)
 _BOUNDS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -220,12 +220,14 @@ def _as_number(text: str, *, whole: bool, yaml: bool, quoted: bool) -> str:
     spelt = _NUMBER.fullmatch(text)
     if spelt is None or not math.isfinite(float(text)) or (whole and not float(text).is_integer()):
         return ""
-    digits, fraction, power = spelt.groups()
-    if not yaml or power is None or (fraction and power[0] in "+-"):
+    sign, digits, fraction, power = spelt.groups()
+    start = f"{sign.strip('+')}{digits or '0'}{'' if fraction == '.' else fraction or ''}"  # no `+`, no leading zeros
+    usual = text.startswith(start) and (power is not None or text == start)
+    if usual and (not yaml or power is None or (fraction and power[0] in "+-")):
         return "" if whole and (fraction or power) else "; leave the quotes out"
-    plain = shown(int(float(text)) if whole else float(text))
-    with_point = f"{digits}{fraction or '.0'}e{power if power[0] in '+-' else f'+{power}'}"
-    forms = [plain] * ("e" not in plain and len(plain) <= 20) + [with_point] * (not whole)
+    plain = shown((int(float(text)) if fraction or power else int(text)) if whole else float(text))
+    with_point = f"{start}{'' if '.' in start else '.0'}e{power if str(power)[0] in '+-' else f'+{power}'}"
+    forms = [plain] * ("e" not in plain and len(plain) <= 20) + [with_point] * (not whole and power is not None)
     why = "leave the quotes out and" if quoted else f"YAML takes {text} for a text,"
     return f"; {why} write {' or '.join(forms)}" if forms else ""
 

@@ -119,6 +119,7 @@ def test_a_fault_in_decode_alone_is_scored_through_decode(load):
         ({"suites": [{"name": "s", "kind": "lmeval", "cases": "x"}]}, 10, "has `tasks` and no `cases`"),
         ({"aa": {"batch": True}}, 14, "'aa.batch': wants a whole number, not true"),
         ({"seed": "7"}, 13, "'seed': wants a whole number, not '7'; leave the quotes out"),
+        ({"seed": "08"}, 13, "'seed': wants a whole number, not '08'; YAML takes 08 for a text, write 8"),
         ({"model": None}, 2, "'model': has no value; give a text"),
         ({"probe": 3}, 13, "'probe': wants a text, not 3; put it in quotes"),
         ({"arms": {**ARMS, "cand": "w=fp8"}}, 7, "'arms.cand': wants a mapping, such as `{plan: ...}`, not 'w=fp8'"),
