@@ -64,7 +64,8 @@ def execute(
         status = "running" if reuse else None
         found = None if new else writer.find_run(store, prepared.hash, fingerprints, status=status)
     run_id = open_run(store, prepared, "main", None, key) if found is None else found
-    store.claim(run_id)
+    if found is not None:
+        store.claim(found)
     arms = open_arms(store, run_id, facts.values(), prepared)
     jobs = [
         Job(run_id, group) for group in _groups([facts[n] for n, arm in arms.items() if not is_finished(store, arm)])
@@ -72,7 +73,6 @@ def execute(
     aa_id = None
     if experiment.aa is not None:
         aa_id, job = _aa_job(store, prepared, run_id, facts[experiment.baseline])
-        store.claim(aa_id)
         jobs += [job] if job else []
     if found is None:
         report.note(f"run {run_id} begins" + ("" if new or reuse else why_new(store, prepared, run_id)))

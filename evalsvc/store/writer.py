@@ -31,7 +31,10 @@ def open_run(
     linked_run_id: int | None = None,
     key: str | None = None,
 ) -> int:
-    """Starts a run and returns its id; a `key` means this one from now on."""
+    """Starts a run and returns its id; a `key` means this one from now on.
+
+    It is claimed before anybody can see it, so that nobody takes it for one that was interrupted.
+    """
     with store.transaction() as session:
         run = Run(
             experiment=experiment,
@@ -46,6 +49,7 @@ def open_run(
         session.flush()
         if key is not None:
             session.merge(RunKeyRow(key=key, run_id=run.id))
+        store.claim(run.id)
         return run.id
 
 

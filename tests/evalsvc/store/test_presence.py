@@ -67,6 +67,20 @@ def test_who_writes_without_answering_a_run_leaves_them_interrupted(two, path):
     assert presence.answering(two) == frozenset()
 
 
+def test_a_run_that_begins_is_claimed_before_anybody_can_see_it(two, path, build):
+    with locked_store(path) as writing:
+        claim, there = writing.claim, []
+
+        def watched(run_id: int) -> None:
+            claim(run_id)
+            there.append(len(queries.runs(two)))
+
+        writing.claim, build.store = watched, writing
+        third = build.run()
+        assert there == [2] and presence.answering(two) == {third}
+        assert {run.id: run.status for run in queries.runs(two)}[third] == "running"
+
+
 def test_asking_refuses_no_run_that_starts_meanwhile(path, monkeypatch):
     with path.with_name(path.name + ".lock").open("w") as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
@@ -140,14 +154,17 @@ def test_where_nobody_can_tell_the_stored_word_stays(two, path, monkeypatch):
 
 def test_on_a_server_the_claims_of_others_are_seen(postgres, build):
     url = postgres.new()
-    with locked_store(url, create=True) as writing, open_store(url, read_only=True) as reading:
-        build.store = writing
+    with open_store(url, create=True) as before:
+        build.store = before
         first, second = build.run(), build.run()
+    with locked_store(url) as writing, open_store(url, read_only=True) as reading:
         assert presence.answering(reading) == frozenset()
         writing.claim(second)
         assert presence.answering(reading) == {second}
         assert [run.status for run in queries.runs(reading)] == ["interrupted", "running"]
-        assert first != second
+        build.store = writing
+        third = build.run()
+        assert presence.answering(reading) == {second, third} and first not in (second, third)
     with open_store(url, read_only=True) as reading:
         assert {run.status for run in queries.runs(reading)} == {"interrupted"}
 
