@@ -81,14 +81,17 @@ def _order(group: Group, stored: StoredTensor, inputs: int) -> Tensor | None:
     """The group of each input where the file has others than the order of inputs gives; -1 stands for that order.
 
     Raises:
-        EngineError: Groups that there are not, or that config.json does not speak of.
+        EngineError: Groups that there are not or of other sizes, or another order that config.json does not speak of.
     """
-    held = whole(stored).long()
-    if held.shape != (inputs,) or int(held.max()) >= inputs // max(1, group.size):
+    held, size = whole(stored).long(), group.size or inputs
+    if held.shape != (inputs,) or int(held.max()) >= inputs // size:
         reason = f"tensor {stored.name} does not name a group for each of {inputs} inputs"
         raise EngineError(f"model {stored.file}: {reason}; fetch the model again")
-    if bool((held < 0).any()) or torch.equal(held, torch.arange(inputs) // max(1, group.size)):
+    if bool((held < 0).any()) or torch.equal(held, torch.arange(inputs) // size):
         return None
+    if int(held.bincount().max()) > size:
+        reason = f"tensor {stored.name} puts more than {size} inputs into a group, so that another has too few"
+        raise EngineError(f"model {stored.file}: {reason}; fetch the model again")
     if not group.ordered:
         reason = f"tensor {stored.name} has inputs in another order, of which config.json says nothing (actorder)"
         raise EngineError(f"model {stored.file}: {reason}; fetch the model again")

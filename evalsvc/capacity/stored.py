@@ -68,7 +68,7 @@ class Stored:
         if words is None:
             return BF16
         if words.own_format is None or words.ordered:
-            order = ", inputs in another order" if words.ordered else ""
+            order = ", inputs perhaps in another order (desc_act; only its files tell)" if words.ordered else ""
             raise self._refusal(f"{module} is stored as {words}{order}, which is no plan's format")
         return words.own_format
 

@@ -345,6 +345,11 @@ REFUSED = {
         changed(weight_g_idx=lambda _: torch.zeros(95, dtype=torch.int32)),
         "tensor layer.weight_g_idx does not name a group for each of 96 inputs",
     ),
+    "a group without inputs": (
+        ct.PACKED4,
+        changed(weight_g_idx=lambda _: torch.zeros(96, dtype=torch.int32)),
+        "tensor layer.weight_g_idx puts more than 32 inputs into a group, so that another has too few; fetch the model",
+    ),
     "groups that are not there": (
         ct.PACKED4,
         changed(weight_g_idx=lambda _: torch.full((96,), 3, dtype=torch.int32)),

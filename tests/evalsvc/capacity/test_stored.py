@@ -192,7 +192,10 @@ def read_json(name: str) -> dict[str, Any]:
             "it is stored by awq, and its quantization_config has version 'gemv'; read is gemm",
         ),
         (AWQ | {"group_size": -1}, "is stored as awq (4 bits, one scale a channel, zero points), which is no plan's"),
-        (GPTQ | {"desc_act": True}, "one scale a group of 128), inputs in another order, which is no plan's format"),
+        (
+            GPTQ | {"desc_act": True},
+            "one scale a group of 128), inputs perhaps in another order (desc_act; only its files tell), which is no ",
+        ),
         ({"quant_method": "mxfp4"}, "stored by 'mxfp4'"),
     ],
 )
