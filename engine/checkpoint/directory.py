@@ -9,6 +9,8 @@ from typing import Any
 from evalsvc.errors import CapabilityError, EngineError
 
 from .base import StoredTensor
+from .compressed_config import quantization_of
+from .gptq_config import BESIDE, weights_beside, with_beside
 from .shards import INDEX, stored_tensors
 from .stored import decoded, scheme_of
 
@@ -22,7 +24,7 @@ class ModelDirectory:
     Attributes:
         path: The directory.
         files: Names of the safetensors files.
-        config: config.json as read.
+        config: config.json as read; with the settings of GPTQ where an older folder has them in a file of their own.
     """
 
     def __init__(self, path: str | Path):
@@ -32,6 +34,13 @@ class ModelDirectory:
         self.config: dict[str, Any] = self._json("config.json")
         self._placed = self._read_index()
         self.files = sorted(set(self._placed.values())) or ["model.safetensors"]
+        self._beside = [BESIDE] if quantization_of(self.config) is None and (self.path / BESIDE).is_file() else []
+        if self._beside:
+            settings = self._json(BESIDE)
+            self.config = with_beside(self.config, settings)
+            if not self._placed:
+                names = weights_beside(settings)
+                self.files = [next((name for name in names if (self.path / name).is_file()), names[-1])]
         for name in self.files:
             if not (self.path / name).is_file():
                 raise EngineError(f"model {self.path}: {name} is missing; fetch or convert the model again")
@@ -86,7 +95,8 @@ class ModelDirectory:
         (self.path / MANIFEST).write_text(json.dumps({"source": source, "files": files}, indent=1))
 
     def _hashed_files(self) -> list[str]:
-        names = ["config.json", "generation_config.json", "chat_template.jinja", *_TOKENIZER_FILES, *self.files]
+        names = ["config.json", "generation_config.json", "chat_template.jinja", *_TOKENIZER_FILES]
+        names += [*self._beside, *self.files]
         return [name for name in names if (self.path / name).is_file()]
 
     @staticmethod

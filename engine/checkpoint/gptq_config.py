@@ -2,7 +2,7 @@
 
 `dynamic` has other settings for modules whose names a pattern matches from their start, the first one that does; under
 `-:` they are stored as plain numbers (GPTQModel's `quantization/config.py`). `modules_in_block_to_quantize` lists what
-is quantized in each layer, and `lm_head` says whether the head is.
+is quantized in each layer, and `lm_head` says whether the head is. Older folders have the same in a file of its own.
 """
 
 import re
@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 
 from evalsvc.errors import CapabilityError
 
+from .compressed_config import KEYS
 from .words_config import Words
 
 METHOD = "gptq"
 V1, V2 = "gptq", "gptq_v2"
+BESIDE = "quantize_config.json"
 HEAD = "lm_head"
 _BITS = (4, 8)
 _SETTINGS = {"bits": 0, "group_size": 128, "sym": True, "desc_act": False}
@@ -46,6 +48,18 @@ class GptqConfig:
         if not inside:
             return None
         return next((words for pattern, words in self.overrides if re.match(pattern, module)), self.words)
+
+
+def with_beside(config: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json that says nothing of quantization stands for beside `BESIDE`, of which these are the keys."""
+    return {**config, KEYS[0]: {"quant_method": METHOD, **beside}}
+
+
+def weights_beside(beside: Mapping[str, Any]) -> tuple[str, ...]:
+    """What such a folder's one file of weights may be called (AutoGPTQ's `save_quantized`), the likeliest first."""
+    named = str(beside.get("model_file_base_name") or "").rpartition("/")[2]
+    own = named or f"gptq_model-{beside.get('bits')}bit-{beside.get('group_size')}g"
+    return (f"{own}.safetensors", "model.safetensors")
 
 
 def read_gptq(asked: Mapping[str, Any]) -> GptqConfig:

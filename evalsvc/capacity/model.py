@@ -20,6 +20,8 @@ from evalsvc.capacity.parts import (
     shared_expert,
 )
 from evalsvc.capacity.stored import Stored
+from evalsvc.engine.checkpoint.compressed_config import quantization_of
+from evalsvc.engine.checkpoint.gptq_config import BESIDE, with_beside
 from evalsvc.errors import CapabilityError, ConfigError
 
 DENSE: Mapping[str, Dense] = {
@@ -182,6 +184,13 @@ def read_model(named: str | Path) -> Model:
         path = path / "config.json"
     if str(named) in shipped() and not path.exists():
         path = SHIPPED / f"{named}.json"
+    config, beside = _read(path), path.with_name(BESIDE)
+    if path.name == "config.json" and quantization_of(config) is None and beside.is_file():
+        config = with_beside(config, _read(beside))
+    return model_of(config, str(named))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -192,7 +201,7 @@ def read_model(named: str | Path) -> Model:
         raise ConfigError(f"--config {path}: is no JSON ({error})") from None
     if not isinstance(config, dict):
         raise ConfigError(f"--config {path}: is no JSON object; give a model's config.json")
-    return model_of(config, str(named))
+    return config
 
 
 def model_of(config: Mapping[str, Any], name: str) -> Model:

@@ -1,10 +1,14 @@
 """What GPTQ's files alone have: versions, settings for some modules, heads, biases; and what of them is refused."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from evalsvc.engine.checkpoint.directory import ModelDirectory
+from evalsvc.engine.checkpoint.gptq_config import BESIDE
 from evalsvc.errors import EvalsvcError
 from evalsvc.kernels.dispatch import VARIABLE
 
@@ -60,6 +64,39 @@ def test_a_head_is_read_where_the_configuration_says_that_it_is_quantized(rewrit
     assert torch.equal(weights.linears["lm_head"].matrix.dequantized().double(), head.exact())
     plain = held(path, "w=bf16").model.get_output_embeddings().weight
     assert torch.equal(plain, head.decoded().bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("base", "file"),
+    [(None, "gptq_model-4bit-32g"), ("own", "own"), ("../own", "own"), (None, "model"), ("gone", "model")],
+)
+def test_an_older_folder_has_its_settings_in_a_file_of_their_own(rewritten, base, file):
+    path = rewritten("llama", store(Kind(ordered=True)), Kind(ordered=True).config())
+    before, hashes = held(path, "w=bf16").model.state_dict(), ModelDirectory(path).hashes()
+    config = json.loads((path / "config.json").read_text())
+    settings = config.pop("quantization_config") | {"model_name_or_path": None, "model_file_base_name": base}
+    del settings["quant_method"]
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EvalsvcError, match="is of type I32, which is not served"):
+        held(path, "w=bf16")
+    (path / BESIDE).write_text(json.dumps(settings))
+    (path / "model.safetensors").rename(path / f"{file}.safetensors")
+    for name, tensor in held(path, "w=bf16").model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    own = ModelDirectory(path).hashes()
+    assert own != hashes
+    (path / BESIDE).write_text(json.dumps(settings | {"damp_percent": 0.2}))
+    assert ModelDirectory(path).hashes() != own, "answers depend on it"
+    (path / BESIDE).write_text("[]")
+    with pytest.raises(EvalsvcError, match=f"{BESIDE} is not a JSON object; fetch the model again"):
+        ModelDirectory(path)
+
+
+def test_settings_beside_a_config_that_has_them_are_left_out(rewritten):
+    path = rewritten("llama", store(Kind()), Kind().config())
+    before = ModelDirectory(path).hashes()
+    (path / BESIDE).write_text(json.dumps({"bits": 8, "group_size": -1}))
+    assert ModelDirectory(path).hashes() == before and held(path, "w=stored").matrices()
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])

@@ -49,6 +49,20 @@ def placed(config: dict[str, Any], plan: str, devices: Devices = GPUS):
     return place(model_of(config, "here"), parse_plan(plan).decode, devices)
 
 
+def test_settings_of_an_older_folder_beside_its_configuration_are_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(KIMI))
+    plain = place(read_model(tmp_path), parse_plan("w=stored").decode, GPUS)
+    settings = {key: value for key, value in GPTQ.items() if key != "quant_method"}
+    (tmp_path / "quantize_config.json").write_text(json.dumps(settings))
+    expected = placed(KIMI | {"quantization_config": GPTQ}, "w=stored").weights_bytes
+    for named in (tmp_path, tmp_path / "config.json"):
+        assert place(read_model(named), parse_plan("w=stored").decode, GPUS).weights_bytes == expected
+    assert expected < plain.weights_bytes / 3
+    (tmp_path / "quantize_config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"quantize_config\.json: is no JSON"):
+        read_model(tmp_path)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_matrices_are_named_as_the_definition_names_them(name):
     config = NAMES[name]
