@@ -90,7 +90,10 @@ def load(sources: Sources) -> Recorded:
     if again is not None:
         repeated = replace(base, samples=tuple(again), details=_details(sources, sources.again))
         if _digest(again) == _digest(base.samples):
-            raise ConfigError("--again holds the baseline's own answers once more, which shows no noise")
+            first = {path.resolve() for path in sources.arms.get(base.name, ())}
+            if first & {path.resolve() for path in sources.again}:
+                raise ConfigError("--again names the baseline's own evidence, which shows no noise; give a second run's")
+            notes.append("--again: equal to the baseline's evidence, as of a server that repeats itself, or a copy")
     for other in (*arms[1:], *([repeated] if repeated else [])):
         name = other.name if other is not repeated else "--again"
         faults = [*_unequal(base.samples, other.samples), *_unmet(base, other)]

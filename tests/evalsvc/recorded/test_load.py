@@ -68,8 +68,17 @@ def test_the_second_run_of_the_baseline_is_the_same_arm_with_other_answers(two):
     found = load(sources({"a": two["a"]}, again=[two["b"]]))
     assert found.again is not None
     assert found.again.fingerprint == found.arms[0].fingerprint and found.again.samples != found.arms[0].samples
-    with pytest.raises(ConfigError, match="--again holds the baseline's own answers"):
+    with pytest.raises(ConfigError, match="--again names the baseline's own evidence"):
         load(sources({"a": two["a"]}, again=[two["a"]]))
+
+
+def test_a_second_run_that_says_the_same_is_a_quiet_one_and_is_said(two, tmp_path):
+    """A server that repeats itself writes the same file twice: no noise was found, which is a result."""
+    second = tmp_path / "second.csv"
+    second.write_bytes(two["a"].read_bytes())
+    found = load(sources({"a": two["a"]}, again=[second]))
+    assert found.again is not None and found.again.samples == found.arms[0].samples
+    assert any("a server that repeats itself, or a copy" in note for note in found.notes)
 
 
 def test_a_table_gives_arms_and_takes_a_second_run(write, two):
