@@ -183,7 +183,7 @@ def _not_proven(row: Row) -> list[str]:
     missed = row.floor is not None and row.candidate_bounds is not None and row.candidate_bounds[0] < row.floor
     notes = [f"floor not proven: {row.label} ({row.floor_text})"] if missed and row.verdict != "REGRESSED" else []
     if row.verdict == "INCONCLUSIVE" and row.scope != "pooled" and not (notes and _within(row)):
-        notes.append(f"guard not proven: {row.label} ({row.amount(row.upper)})")
+        notes.append(f"guard not proven: {row.label} (bound {row.amount(row.upper)}, margin {row.limit})")
     return notes
 
 
