@@ -212,10 +212,15 @@ def _cost(shown: _Shown) -> Table:
 
 
 def _value(estimate: Estimate | None, factor: float = 1.0) -> str | None:
-    """A figure with half of its interval, three digits."""
+    """A figure to three digits with half of its interval to two."""
     if estimate is None:
         return None
-    mean = f"{factor * estimate.mean:.3g}" if factor * estimate.mean < 1000 else f"{factor * estimate.mean:,.0f}"
+    mean = _digits(factor * estimate.mean, 3)
     if estimate.high is None:
         return mean
-    return f"{mean} ±{factor * (estimate.high - estimate.mean):.2g}"
+    return f"{mean} ±{_digits(factor * (estimate.high - estimate.mean), 2)}"
+
+
+def _digits(value: float, digits: int) -> str:
+    """So many digits, and all of what has more before its point."""
+    return f"{value:.{digits}g}" if round(value) < 10**digits else f"{value:,.0f}"

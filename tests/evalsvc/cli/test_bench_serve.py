@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from evalsvc.cli.bench_report import _value
+from evalsvc.serving.figures import Estimate
+
 GRID = ("--prompt-tokens", "16", "--concurrency", "1,2,max", "--new-tokens", "3", "--repeats", "2", "--most", "3")
 
 
@@ -27,6 +30,20 @@ def test_each_number_has_its_table_and_every_title_its_device(bench):
     assert "Student's t over 2 repeats" in said and "max 2" in said and "max 3" in said
     assert "plain: repeat 1 of 2, 2 cells" in err
     assert bench("--price-per-hour", "2") == (0, out, ""), "again: printed from what is stored"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "factor", "says"),
+    [
+        (Estimate(0.113, -0.17, 0.396, 2), 1000.0, "113 ±283"),
+        (Estimate(33.44, -16.0, 83.1, 2), 1.0, "33.4 ±50"),
+        (Estimate(1234.0, 1000.0, 1234.5, 2), 1.0, "1,234 ±0.5"),
+        (Estimate(0.9996, None, None, 1), 1000.0, "1,000"),
+        (None, 1.0, None),
+    ],
+)
+def test_a_figure_is_written_out_beside_half_of_its_interval(estimate, factor, says):
+    assert _value(estimate, factor) == says
 
 
 def test_json_holds_figures_device_and_settings(bench):
