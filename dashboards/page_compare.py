@@ -48,7 +48,10 @@ def show(store: Store, view: RunView) -> None:
 
 
 def _about(noise: tuple[float, float] | None, n: int) -> str:
-    lines = "n items scored in both arms, b lost, c gained. Bounds are one-sided, as the gate tests."
+    lines = (
+        "n items scored in both arms, b lost, c gained. Bounds are one-sided, as the gate tests. Described: a family, "
+        "which has no verdict of its own."
+    )
     if noise is None:
         return f"{lines} No A/A was run: the noise of the instrument is unknown, and no band is drawn."
     low, high = (points(bound, signed=True) for bound in noise)

@@ -8,6 +8,7 @@ import streamlit as st
 from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible_text
 
 NOT_RECORDED = "(no text recorded)"  # of arms that came without their answers: nobody knows that they are empty
+WHOLE_ROWS = 30  # a longer table scrolls in its own box
 LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
 
 
@@ -25,5 +26,6 @@ def show_text(text: str, nothing: str = "(empty)") -> None:
 
 
 def show_table(frame: pd.DataFrame, columns: dict[str, Any] | None = None) -> None:
-    """A table to sort; an unknown value is an empty cell, and never 0."""
-    st.dataframe(frame, hide_index=True, column_config=columns, placeholder="")
+    """A table to sort, whole where it is short; an unknown value is an empty cell, and never 0."""
+    height = "content" if len(frame) <= WHOLE_ROWS else "auto"
+    st.dataframe(frame, height=height, hide_index=True, column_config=columns, placeholder="")

@@ -92,7 +92,9 @@ def load(sources: Sources) -> Recorded:
         if _digest(again) == _digest(base.samples):
             first = {path.resolve() for path in sources.arms.get(base.name, ())}
             if first & {path.resolve() for path in sources.again}:
-                raise ConfigError("--again names the baseline's own evidence, which shows no noise; give a second run's")
+                raise ConfigError(
+                    "--again names the baseline's own evidence, which shows no noise; a second run's does"
+                )
             notes.append("--again: equal to the baseline's evidence, as of a server that repeats itself, or a copy")
     for other in (*arms[1:], *([repeated] if repeated else [])):
         name = other.name if other is not repeated else "--again"

@@ -5,9 +5,11 @@ import io
 import pandas as pd
 import pyarrow as pa
 import pytest
+import streamlit as st
 
 from evalsvc.dashboards.frames import number_column, text_column
 from evalsvc.dashboards.parting import fields_of, first_difference
+from evalsvc.dashboards.show import show_table
 from evalsvc.dashboards.text import csv_bytes, markdown_free
 
 MIXED = [10.0, "N/A", None, 1e308]
@@ -62,3 +64,11 @@ def test_fields_of_two_calls_stand_side_by_side_and_bad_json_has_none():
     theirs = '{"name": "book", "arguments": {"city": "Rome"}}'
     assert fields_of(ours, theirs) == [("name", "book", "book"), ("city", "Oslo", "Rome"), ("n", 2, None)]
     assert fields_of(ours, "no json") == fields_of("[1]", ours) == fields_of("[" * 5000, ours) == []
+
+
+@pytest.mark.parametrize(("rows", "height"), [(0, "content"), (12, "content"), (31, "auto")])
+def test_a_short_table_is_shown_whole_and_a_long_one_scrolls(monkeypatch, rows, height):
+    said = {}
+    monkeypatch.setattr(st, "dataframe", lambda frame, **options: said.update(options))
+    show_table(pd.DataFrame({"n": range(rows)}))
+    assert said["height"] == height
