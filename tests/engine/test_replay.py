@@ -11,7 +11,8 @@ from evalsvc.engine import graphs
 from evalsvc.engine.batch import Chunk
 from evalsvc.engine.graphs import Inputs, Outputs
 from evalsvc.engine.kv.handoff import handoff
-from evalsvc.engine.kv.pages import PAGE, PoolFull
+from evalsvc.engine.kv.pages import PAGE, PoolFull, Sequence
+from evalsvc.engine.replay import inputs
 from evalsvc.engine.requests import GenerateRequest, ScoreRequest
 from evalsvc.errors import EngineError
 
@@ -61,6 +62,16 @@ def outside(stage, steps):
     """Storages that a stage's steps may read: what is watched, and buffers."""
     held = [*steps._watched(), *(t for b in steps.graphs._buffers.values() for t in vars(b).values())]
     return {tensor.untyped_storage().data_ptr() for tensor in held}
+
+
+def test_what_a_step_brings_is_made_where_the_engine_computes():
+    chunks = [Chunk(Sequence([4, 5], 18, [7, 8]), [3]), Chunk(Sequence([6], 2, [9]), [2])]
+    given = inputs(chunks, [81, 97])
+    assert [part.tolist() for part in vars(given).values()] == [
+        [3, 2], [17, 1], [81, 97], [18, 2], [[4, 5], [6, -1]], [[7, 8], [9, 0]],
+    ]  # fmt: skip
+    with torch.device("meta"):
+        assert all(part.is_meta for part in vars(inputs(chunks, [81, 97])).values())
 
 
 @pytest.mark.parametrize(("name", "plan"), PLANS)
