@@ -1,7 +1,7 @@
 """Rows to tables of plain columns, each of one kind, so that every table renders and sorts."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -65,6 +65,12 @@ def text_column(values: Sequence[object]) -> pd.Series:
 def number_column(values: Sequence[object]) -> pd.Series:
     """Numbers that sort as numbers; whatever is none (None, text, a list) stays empty, and is never 0."""
     return pd.Series([_number(value) for value in values], dtype="Float64")
+
+
+def table(lines: Sequence[Sequence[object]], **columns: Callable[[Sequence[object]], pd.Series]) -> pd.DataFrame:
+    """At least one line as a table: each column by name, a `text_column` or a `number_column`."""
+    values = zip(*lines, strict=True)
+    return pd.DataFrame({name: column(held) for (name, column), held in zip(columns.items(), values, strict=True)})
 
 
 def cell(value: object) -> str:

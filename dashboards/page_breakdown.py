@@ -1,15 +1,14 @@
 """Page 8: where did it drop, and how are wrong answers wrong."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 import streamlit as st
 
 from evalsvc.calling import call_figures
 from evalsvc.dashboards import charts_grid, frames, markup, reads_arms
 from evalsvc.dashboards.caching import kept
+from evalsvc.dashboards.frames import number_column, text_column
 from evalsvc.dashboards.reads import RunView
-from evalsvc.dashboards.show import show_table
+from evalsvc.dashboards.show import no_candidate, show_table
 from evalsvc.store.rates import failure_rates
 from evalsvc.store.records import ArmRecord
 from evalsvc.store.session import Store
@@ -21,8 +20,7 @@ def show(store: Store, view: RunView) -> None:
     """Heat map of all candidates; error classes, failure modes and tool calls of the chosen one and the baseline."""
     st.html(markup.header(view, "Breakdown"))
     if view.chosen is None:
-        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
-        return
+        return no_candidate()
     heat = charts_grid.heat_frame(view.candidates)
     if heat.empty:
         st.info("No gate has decided a candidate of this run, so no drops are known. `evalsvc gate` decides it.")
@@ -74,7 +72,7 @@ def _modes(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
         for arm in arms
     }
     lines = [
-        (suite, view.named(arm), mode, count, found.answers)
+        (suite, view.named(arm), mode, count, found.answers, 100 * count / found.answers)
         for arm in arms
         for suite, found in rates[arm.id].items()
         for mode, count in found.shown.items()
@@ -83,20 +81,10 @@ def _modes(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
     if not lines:
         st.caption("No generated answer of these two arms shows one, or none was looked at for them.")
         return
-    columns = list(zip(*lines, strict=True))
-    show_table(
-        pd.DataFrame(
-            {
-                "suite": frames.text_column(columns[0]),
-                "arm": frames.text_column(columns[1]),
-                "mode": frames.text_column(columns[2]),
-                "answers": frames.number_column(columns[3]),
-                "of n": frames.number_column(columns[4]),
-                "share, %": frames.number_column([100 * line[3] / line[4] for line in lines]),
-            }
-        ),
-        {"share, %": st.column_config.NumberColumn("share, %", format="%.2f")},
-    )
+    columns = {"suite": text_column, "arm": text_column, "mode": text_column}
+    columns |= {"answers": number_column, "of n": number_column, "share, %": number_column}
+    shown = {"share, %": st.column_config.NumberColumn("share, %", format="%.2f")}
+    show_table(frames.table(lines, **columns), shown)
 
 
 def _calls(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
@@ -104,27 +92,17 @@ def _calls(store: Store, view: RunView, arms: tuple[ArmRecord, ...]) -> None:
     for arm in arms:
         found = kept(store, (arm,), "calls", lambda arm=arm: call_figures(store, arm))
         lines += [
-            (suite, view.named(arm), one.answers, one.triggered, one.expected.f1, one.schema_accuracy)
+            (suite, view.named(arm), one.answers, one.triggered, *map(_percent, (one.expected.f1, one.schema_accuracy)))
             for suite, one in found.items()
         ]
     if not lines:
         return
     st.html(markup.title("Tool calls", "When a call is begun, against what the cases expect, and whether it fits."))
-    columns = list(zip(*lines, strict=True))
-    show_table(
-        pd.DataFrame(
-            {
-                "suite": frames.text_column(columns[0]),
-                "arm": frames.text_column(columns[1]),
-                "answers n": frames.number_column(columns[2]),
-                "with a call": frames.number_column(columns[3]),
-                "trigger F1, %": frames.number_column(_percent(columns[4])),
-                "calls that fit their schema, %": frames.number_column(_percent(columns[5])),
-            }
-        ),
-        {name: st.column_config.NumberColumn(name, format="%.1f") for name in _SHARES},
-    )
+    columns = {"suite": text_column, "arm": text_column, "answers n": number_column, "with a call": number_column}
+    columns |= dict.fromkeys(_SHARES, number_column)
+    shown = {name: st.column_config.NumberColumn(name, format="%.1f") for name in _SHARES}
+    show_table(frames.table(lines, **columns), shown)
 
 
-def _percent(shares: Sequence[float | None]) -> list[float | None]:
-    return [None if share is None else 100 * share for share in shares]
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -5,7 +5,7 @@ import streamlit as st
 from evalsvc.dashboards import charts, frames, markup
 from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import RunView
-from evalsvc.dashboards.show import show_table
+from evalsvc.dashboards.show import no_candidate, show_table
 from evalsvc.dashboards.text import csv_bytes, markdown_free, points
 from evalsvc.store.session import Store
 
@@ -15,8 +15,7 @@ def show(store: Store, view: RunView) -> None:
     st.html(markup.header(view, "Compare"))
     chosen = view.chosen
     if chosen is None:
-        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
-        return
+        return no_candidate()
     st.html(markup.candidate_head(chosen))
     if not chosen.rows:
         st.info(

@@ -10,7 +10,7 @@ from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.reads_flips import Flip
 from evalsvc.dashboards.selection import not_there, pick_text
-from evalsvc.dashboards.show import NOT_RECORDED, show_table, show_text
+from evalsvc.dashboards.show import NOT_RECORDED, no_candidate, show_table, show_text
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
@@ -25,8 +25,7 @@ def show(store: Store, view: RunView) -> None:
     st.html(markup.header(view, "Flips"))
     chosen = view.chosen
     if chosen is None:
-        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
-        return
+        return no_candidate()
     st.html(markup.candidate_head(chosen))
     found = flips_of(store, view, chosen)
     if chosen.rows:

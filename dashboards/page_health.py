@@ -8,6 +8,7 @@ import streamlit as st
 
 from evalsvc.dashboards import frames, markup, reads_arms, tables
 from evalsvc.dashboards.caching import kept
+from evalsvc.dashboards.frames import number_column, text_column
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.show import show_table
 from evalsvc.store import queries
@@ -86,10 +87,10 @@ def _abilities(view: RunView) -> None:
     for number, arm in enumerate(arms):
         said = tuple(_ability(arm.capabilities.get(name)) for name in names)
         alike.setdefault(said, []).append(f"{view.named(arm)} (baseline)" if number == 0 else view.named(arm))
-    table = {"capability": frames.text_column(list(names))}
+    table = {"capability": text_column(list(names))}
     for said, whose in alike.items():
         every = f"all {len(whose)} arms" if len(whose) == len(arms) > 1 else ", ".join(whose)
-        table[every] = frames.text_column(said)
+        table[every] = text_column(said)
     st.html(tables.wrapped(pd.DataFrame(table)))
 
 
@@ -114,15 +115,15 @@ def _ran(view: RunView) -> None:
     details = [arm.details for arm, _, _ in lines]
     shown = pd.DataFrame(
         {
-            "arm": frames.text_column([view.named(arm) for arm, _, _ in lines]),
-            "stage": frames.text_column([stage for _, stage, _ in lines]),
-            "device": frames.text_column([found.get("device") for found in details]),
-            "longest text": frames.number_column([found.get("max_length") for found in details]),
-            "computed in": frames.text_column([_held(p, "weights", "compute_dtype") for p in proofs]),
-            "weights held as": frames.text_column([_counted(_held(p, "weights", "code_dtypes")) for p in proofs]),
-            "KV held as": frames.text_column([_held(p, "kv", "dtype") for p in proofs]),
-            "tokens computed": frames.number_column([p.get("tokens_computed") for p in proofs]),
-            "kernels, calls": frames.text_column([_counted(p.get("kernels")) for p in proofs]),
+            "arm": text_column([view.named(arm) for arm, _, _ in lines]),
+            "stage": text_column([stage for _, stage, _ in lines]),
+            "device": text_column([found.get("device") for found in details]),
+            "longest text": number_column([found.get("max_length") for found in details]),
+            "computed in": text_column([_held(p, "weights", "compute_dtype") for p in proofs]),
+            "weights held as": text_column([_counted(_held(p, "weights", "code_dtypes")) for p in proofs]),
+            "KV held as": text_column([_held(p, "kv", "dtype") for p in proofs]),
+            "tokens computed": number_column([p.get("tokens_computed") for p in proofs]),
+            "kernels, calls": text_column([_counted(p.get("kernels")) for p in proofs]),
         }
     )
     st.html(tables.wrapped(shown.dropna(axis="columns", how="all")))
@@ -153,18 +154,9 @@ def _incidents(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int,
     if not said:
         st.caption("No incident in the arms of this run.")
         return
-    columns = list(zip(*said, strict=True))
     st.warning(f"{len(said)} integrity incident{'s' if len(said) > 1 else ''} in this run.")
-    show_table(
-        pd.DataFrame(
-            {
-                "arm": frames.text_column(columns[0]),
-                "incident": frames.text_column(columns[1]),
-                "samples": frames.number_column(columns[2]),
-                "what was found": frames.text_column(columns[3]),
-            }
-        )
-    )
+    columns = {"arm": text_column, "incident": text_column, "samples": number_column, "what was found": text_column}
+    show_table(frames.table(said, **columns))
 
 
 def _errors(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> None:
@@ -173,24 +165,18 @@ def _errors(view: RunView, failed: Mapping[int, Sequence[tuple[str, str, int, st
         for arm, total in zip(view.arms, (view.baseline_held, *(c.held for c in view.candidates)), strict=True)
     }
     st.html(markup.title("Samples without a score", "An error is never a wrong answer: it is counted apart."))
-    lines = [(view.named(arm), held[arm.id].samples, *found) for arm in view.arms for found in failed[arm.id]]
+    lines = [
+        (view.named(arm), status, error, count, held[arm.id].samples, message)
+        for arm in view.arms
+        for status, error, count, message in failed[arm.id]
+    ]
     if not lines:
         counted = sum(found.samples for found in held.values())
         st.caption(f"Every one of the {counted:,} samples of these arms has a score.")
         return
-    columns = list(zip(*lines, strict=True))
-    show_table(
-        pd.DataFrame(
-            {
-                "arm": frames.text_column(columns[0]),
-                "status": frames.text_column(columns[2]),
-                "error class": frames.text_column(columns[3]),
-                "samples": frames.number_column(columns[4]),
-                "of n": frames.number_column(columns[1]),
-                "one of the messages": frames.text_column(columns[5]),
-            }
-        )
-    )
+    columns = {"arm": text_column, "status": text_column, "error class": text_column}
+    columns |= {"samples": number_column, "of n": number_column, "one of the messages": text_column}
+    show_table(frames.table(lines, **columns))
 
 
 _TIMES = ("_at", "_until")  # how names of columns end that hold times

@@ -7,7 +7,7 @@ from evalsvc.dashboards import charts_series, frames, markup, reads_arms
 from evalsvc.dashboards.asked import when_asked
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.selection import not_there, pick, pick_text
-from evalsvc.dashboards.show import show_table
+from evalsvc.dashboards.show import no_candidate, show_table
 from evalsvc.dashboards.text import markdown_free
 from evalsvc.errors import EvidenceError
 from evalsvc.history import Point, arms_of, by_suites
@@ -24,8 +24,7 @@ def show(store: Store, view: RunView) -> None:
     """The series as a chart with its change points, then run by run with what was changed."""
     st.html(markup.header(view, "History"))
     if view.chosen is None:
-        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
-        return
+        return no_candidate()
     promotions = queries.baselines(store)
     promoted = {record.arm_id: f"@{record.name}" for record in promotions if record.current}
     frozen = {view.baseline.address: view.baseline}

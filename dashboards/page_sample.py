@@ -12,7 +12,7 @@ from evalsvc.dashboards.page_flips import flips_of
 from evalsvc.dashboards.parting import Parting, fields_of, parting
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.reads_flips import Flip, Shown
-from evalsvc.dashboards.show import NOT_RECORDED, show_table, show_text
+from evalsvc.dashboards.show import NOT_RECORDED, no_candidate, show_table, show_text
 from evalsvc.dashboards.text import markdown_free, outer_space
 from evalsvc.errors import EvidenceError
 from evalsvc.expected import case_of, compared
@@ -27,8 +27,7 @@ def show(store: Store, view: RunView) -> None:
     """The sample that the address names, else the candidate's first flip."""
     st.html(markup.header(view, "Sample"))
     if view.chosen is None:
-        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
-        return
+        return no_candidate()
     flips = flips_of(store, view, view.chosen)
     named = st.query_params.get("sample") or (str(flips[0].candidate_id) if flips else "")
     if not named:

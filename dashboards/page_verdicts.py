@@ -6,6 +6,7 @@ from evalsvc.dashboards import markup, reads_arms, tables
 from evalsvc.dashboards.links import go
 from evalsvc.dashboards.progress import show_progress
 from evalsvc.dashboards.reads import RunView
+from evalsvc.dashboards.show import no_candidate
 from evalsvc.dashboards.text import markdown_free
 from evalsvc.store.session import Store
 
@@ -20,8 +21,7 @@ def show(store: Store, view: RunView) -> None:
         show_progress(store, view)
     _failed_jobs(store)
     if not view.candidates:
-        st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
-        return
+        return no_candidate()
     st.html(markup.title("At a glance", "The gate's verdict of each candidate; then word and drop in points by suite."))
     st.html(tables.overview(view))
     st.html(tables.repeat_line(view))

@@ -1,4 +1,4 @@
-"""Texts on a page: as text alone, cut where they are long, with the cut said."""
+"""Texts on a page: as text alone, cut where they are long, with the cut said; tables; what there is not."""
 
 from typing import Any
 
@@ -10,6 +10,11 @@ from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible
 NOT_RECORDED = "(no text recorded)"  # of arms that came without their answers: nobody knows that they are empty
 WHOLE_ROWS = 30  # a longer table scrolls in its own box
 LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
+
+
+def no_candidate() -> None:
+    """What stands on a page of candidates where there is none."""
+    st.info("This run has no arm beside the baseline. Add arms to the experiment, then `evalsvc run FILE`.")
 
 
 def show_text(text: str, nothing: str = "(empty)") -> None:

@@ -16,7 +16,7 @@ answer the same request meet the same noise, and so differ only where their dist
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -41,14 +41,7 @@ class Sampling:
 
     @classmethod
     def from_request(cls, request: GenerateRequest) -> "Sampling":
-        return cls(
-            temperature=request.temperature,
-            top_k=request.top_k,
-            top_p=request.top_p,
-            min_p=request.min_p,
-            repetition_penalty=request.repetition_penalty,
-            seed=request.seed,
-        )
+        return cls(**{field.name: getattr(request, field.name) for field in fields(cls)})
 
     @property
     def greedy(self) -> bool:

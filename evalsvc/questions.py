@@ -111,6 +111,20 @@ def settings_hash(request: Asked) -> str:
     return hash_of(settings | always)
 
 
+def item_fields(suite: str, item: Item) -> dict[str, Any]:
+    """What every sample of an item says of it, as fields of `NewSample`."""
+    return {
+        "suite": suite,
+        "item_id": item.id,
+        "item_hash": item.sha256,
+        "family": item.family,
+        "cluster": item.cluster,
+        "metric": item.metric,
+        "filter": item.filter,
+        "chance": item.chance,
+    }
+
+
 def hash_of(value: Any) -> str:
     """sha256 of a value's JSON, keys sorted."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode("utf-8", "surrogatepass")).hexdigest()

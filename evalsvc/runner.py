@@ -27,7 +27,7 @@ from evalsvc.engine.requests import (
 from evalsvc.errors import EngineError, EvidenceError
 from evalsvc.listed import stored_text
 from evalsvc.ordering import Looks, Placed, plan_looks
-from evalsvc.questions import Key, Question, hash_of, request_hash, seeded, settings_hash
+from evalsvc.questions import Key, Question, hash_of, item_fields, request_hash, seeded, settings_hash
 from evalsvc.store import writer
 from evalsvc.store.answers import values_of
 from evalsvc.store.records import NewIncident, NewSample, NewScore, Turn
@@ -280,14 +280,7 @@ def _merged(requests: Iterable[Asked]) -> list[Asked]:
 def _common(question: Question) -> dict[str, Any]:
     item, request = question.item, question.request
     return {
-        "suite": question.suite.name,
-        "item_id": item.id,
-        "item_hash": item.sha256,
-        "family": item.family,
-        "cluster": item.cluster,
-        "metric": item.metric,
-        "filter": item.filter,
-        "chance": item.chance,
+        **item_fields(question.suite.name, item),
         "scored_by": item.scored_by,
         "right_answer": item.right_answer,
         "request_hash": request_hash(request),

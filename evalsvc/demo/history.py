@@ -17,6 +17,7 @@ from evalsvc.demo.cases import Asked, write_cases
 from evalsvc.expected import FOLDER
 from evalsvc.gate import check_aa, decide_gate
 from evalsvc.policy import Policy
+from evalsvc.questions import item_fields
 from evalsvc.store import queries, writer
 from evalsvc.store.baselines import promote
 from evalsvc.store.job_tables import AlertRow, ExecutionRow, ScheduleRow, stamp
@@ -132,14 +133,7 @@ def write_history(
 def _sample(asked: Asked, right: int) -> NewSample:
     item = asked.item
     return NewSample(
-        suite=asked.suite,
-        item_id=item.id,
-        item_hash=item.sha256,
-        family=item.family,
-        cluster=item.cluster,
-        metric=item.metric,
-        filter=item.filter,
-        chance=item.chance,
+        **item_fields(asked.suite, item),
         scored_by=item.scored_by,
         right_answer=item.right_answer,
         request_hash=item.sha256,

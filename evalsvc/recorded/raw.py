@@ -9,7 +9,7 @@ from typing import Any
 from evalsvc.engine.requests import GenerateRequest, GenerateResult
 from evalsvc.errors import ConfigError
 from evalsvc.listed import stored_text
-from evalsvc.questions import Question, hash_of, request_hash
+from evalsvc.questions import Question, hash_of, item_fields, request_hash
 from evalsvc.recorded.declared import GENERATION, coverage
 from evalsvc.recorded.outcomes import Line, checked, once, repeat_of, text_of
 from evalsvc.recorded.rows import read_rows
@@ -117,17 +117,10 @@ def _unanswered(question: Question, why: str, repeat: int = 0) -> NewSample:
 
 
 def _about(question: Question, repeat: int) -> dict[str, Any]:
-    item, request = question.item, question.request
+    request = question.request
     assert isinstance(request, GenerateRequest)
     return {
-        "suite": question.suite.name,
-        "item_id": item.id,
-        "item_hash": item.sha256,
-        "family": item.family,
-        "cluster": item.cluster,
-        "metric": item.metric,
-        "filter": item.filter,
-        "chance": item.chance,
+        **item_fields(question.suite.name, question.item),
         "scored_by": GENERATION,
         "request_hash": request_hash(request),
         "settings_hash": _SETTINGS,
