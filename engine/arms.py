@@ -16,7 +16,7 @@ from evalsvc.errors import ConfigError
 from . import calibration as calibrating
 from .arm import Arm, ArmSpec
 from .checkpoint.base import Checkpoint
-from .devices import on
+from .devices import on, room_for
 from .graphs import Capture
 from .kv.pool import Scales
 from .layout import layout_of
@@ -198,7 +198,7 @@ class Arms:
     def _weight_set(self, fmt: WeightFormat) -> WeightSet:
         held = self._weights.get(fmt)
         if held is None:
-            with on(self._device):
+            with on(self._device), room_for(f"the model with w={fmt}", "take a smaller format or another machine"):
                 held = self._weights[fmt] = WeightSet(self._checkpoint, fmt, self._shared, self.max_length)
         return held
 
@@ -211,7 +211,8 @@ class Arms:
             weights = self._weight_set(plan.weights)
             options = scales, factor, self._poison, str(key), self._integrity
             captured: dict[str, Any] = {"capture": self._capture} if kind is DecodeStage else {}
-            with on(self._device):
+            pool = f"a {kind.name} pool of {self.kv_tokens:,} tokens in kv={plan.kv}"
+            with on(self._device), room_for(pool, "give a smaller kv_tokens"):
                 held = self.stages[key] = kind(weights, plan, self.kv_tokens, *options, **captured)
         assert isinstance(held, kind)
         return held

@@ -34,7 +34,7 @@ def read_prompts(path: Path) -> list[str]:
         ConfigError: Missing file, broken line, or no prompt; names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"calibration {path}: cannot be read ({error})") from None
     prompts = []
@@ -43,7 +43,7 @@ def read_prompts(path: Path) -> list[str]:
             continue
         try:
             prompt = json.loads(line)["prompt"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             prompt = None
         if not isinstance(prompt, str) or not prompt:
             raise ConfigError(f'calibration {path}:{number}: expected {{"prompt": "text"}}')
@@ -94,11 +94,11 @@ def read_scales(path: Path, fmt: KVFormat, layout: Layout) -> Scales:
     """
     where = f"scales {path}"
     try:
-        held = stored_scales(path, fmt) if path.is_dir() else json.loads(path.read_text(encoding="utf-8"))
+        held = stored_scales(path, fmt) if path.is_dir() else json.loads(path.read_text(encoding="utf-8-sig"))
         parts = [torch.tensor(held[part], dtype=torch.float32) for part in ("k", "v")]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read ({error})") from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise ConfigError(f'{where}: expected {{"k": [...], "v": [...]}} with the scales of each layer') from None
     layers, kv_heads = layout.layers, layout.kv_heads
     unknown = set(held) - {"k", "v"}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.errors import CapabilityError, ConfigError, EngineError
 
 
 def resolve(device: str) -> torch.device:
@@ -49,6 +49,26 @@ def on(device: torch.device) -> Iterator[None]:
         return
     with torch.cuda.device(device), torch.device(device):
         yield
+
+
+@contextmanager
+def room_for(what: str, remedy: str) -> Iterator[None]:
+    """Says of memory that cannot be had what it was for.
+
+    Args:
+        what: Begins the sentence.
+        remedy: Ends it.
+
+    Raises:
+        EngineError: Something inside the block does not fit into memory.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # on a processor torch has no class of its own for it
+        named = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not named and "can't allocate memory" not in str(error):
+            raise
+        raise EngineError(f"{what} does not fit into memory; {remedy}") from error
 
 
 def finish(device: torch.device) -> None:

@@ -176,7 +176,8 @@ def _wanted(detail: ErrorDetails, spot: Spot) -> str:
     about, kind = detail.get("ctx", {}), detail["type"]
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"{words} {about[name]:g}"
+        limit = about[name]
+        return f"{words} {limit}" if isinstance(limit, int) else f"{words} {limit:g}"
     if kind == "literal_error":
         choices = [one for member in spot.kinds for one in get_args(member) if get_origin(member) is Literal]
         names = ["true" if one is True else str(one) for one in choices]

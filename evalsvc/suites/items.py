@@ -29,5 +29,5 @@ def take(items: Sequence[Item], limit: int | None) -> list[Item]:
     kept: set[str] = set()
     for clusters in by_family.values():
         by_turn = zip_longest(*clusters.values())
-        kept.update(islice((id_ for turn in by_turn for id_ in turn if id_ is not None), limit))
+        kept.update(islice((id_ for turn in by_turn for id_ in turn if id_ is not None), min(limit, len(items))))
     return [item for item in items if item.id in kept]

@@ -124,6 +124,8 @@ def test_given_scales_are_worth_what_the_same_scales_calibrated_are(tiny, prompt
     ("content", "fmt", "words"),
     [
         ("{", "fp8:given", "cannot be read"),
+        ("[" * 100_000, "fp8:given", 'expected {"k"'),
+        ('{"k": [1' + "0" * 400 + ', 1], "v": [1, 1]}', "fp8:given", 'expected {"k"'),
         ('{"k": [1, 1]}', "fp8:given", 'expected {"k"'),
         ('{"k": [1, "1"], "v": [1, 1]}', "fp8:given", 'expected {"k"'),
         ('{"k": [[1, 1], [1]], "v": [1, 1]}', "fp8:head:given", 'expected {"k"'),
@@ -221,6 +223,7 @@ def test_doubling_a_scale_on_both_sides_changes_little_and_on_one_side_much(engi
         ('{"prompt": "a"}\nnot json', ":2: expected"),
         ('{"text": "a"}', ":1: expected"),
         ("[1]", ":1: expected"),
+        ("[" * 100_000, ":1: expected"),
     ],
 )
 def test_a_broken_calibration_file_names_the_line(tmp_path, content, words):
@@ -230,6 +233,12 @@ def test_a_broken_calibration_file_names_the_line(tmp_path, content, words):
         read_prompts(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_prompts(tmp_path / "missing.jsonl")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"prompt": "a"}\n', encoding="utf-8-sig")
+    assert read_prompts(path) == ["a"]
 
 
 def test_an_arm_that_cannot_be_served_as_written_is_refused(prompts):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from evalsvc.engine import arms, devices, loop, stage
+from evalsvc.engine.engine import Engine
 from evalsvc.engine.requests import GenerateRequest, RequestFailure, ScoreRequest
-from evalsvc.errors import CapabilityError, ConfigError
+from evalsvc.errors import CapabilityError, ConfigError, EngineError
 from evalsvc.kernels.jit import Kernel
 
 from .pretended import Pretended
@@ -31,6 +32,23 @@ def test_a_gpu_that_is_not_there_is_refused_by_name(monkeypatch):
     assert devices.resolve("cuda:1") == torch.device("cuda:1") and devices.resolve("cuda") == torch.device("cuda:0")
     with pytest.raises(CapabilityError, match="torch sees 2 GPUs"):
         devices.resolve("cuda:2")
+
+
+def test_a_pool_that_memory_cannot_hold_is_said_with_its_size(tiny):
+    vast = Engine.load(tiny("llama"), "kv=fp8", kv_tokens=2**60)
+    words = f"a prefill pool of {2**60:,} tokens in kv=fp8:token-head does not fit into memory"
+    with pytest.raises(EngineError, match=f"{words}; give a smaller kv_tokens"):
+        vast.logits([5])
+
+
+def test_memory_that_cannot_be_had_is_known_by_each_of_its_errors():
+    """A processor's has no class of its own, and other errors stay what they are."""
+    with pytest.raises(EngineError, match="it does not fit into memory; stop"), devices.room_for("it", "stop"):
+        torch.empty(2**50, dtype=torch.uint8)
+    with pytest.raises(EngineError, match="it does not fit into memory; stop"), devices.room_for("it", "stop"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(RuntimeError, match="shapes"), devices.room_for("it", "stop"):
+        raise RuntimeError("shapes")
 
 
 def test_kernels_are_launched_where_the_tensors_are_made(monkeypatch):
