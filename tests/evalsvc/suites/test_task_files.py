@@ -265,6 +265,17 @@ def test_code_that_leaves_the_process_while_it_scores_makes_an_error_of_the_item
         suite.score(item, [answer("x")])
 
 
+def test_a_metric_of_choices_does_not_hinder_a_task_without_any(folder, ranking):
+    """lm-eval leaves `acc_mutual_info` out where nothing is chosen."""
+    text = TASK.replace("generate_until", "loglikelihood").replace("metric: exact_match", "metric: acc")
+    rewrite(folder, text.replace("true}]", "true}, {metric: acc_mutual_info}]"))
+    suite = LmEvalSuite("t", ["mine.yaml"], base_dir=folder)
+    (item,) = suite.items()
+    assert [(s.metric, s.value, s.error_class) for s in suite.score(item, [ranking(-1.0)])] == [
+        ("acc", 0.0, "wrong_choice")
+    ]
+
+
 def test_other_tags_are_refused_even_where_code_is_allowed(folder):
     text = TASK.replace("doc_to_target: a", "doc_to_target: !!python/name:os.system a")
     assert "is refused" in refused(folder, text, allow_code=True)
