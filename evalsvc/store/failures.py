@@ -1,8 +1,10 @@
 """What can go wrong with a database, each as one sentence with the place and the remedy."""
 
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from json import JSONDecodeError
 
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError, StatementError
 
@@ -11,6 +13,7 @@ from evalsvc.errors import StoreError
 AGAIN = "run the same command again"
 READ_ONLY = "is read-only here; make the file and its folder writable, or name another database"
 _LOCKED = f"is locked by another program; wait for that program or stop it, then {AGAIN}"
+_DAMAGED = "is damaged; restore a copy, or name a new file and run again"
 _FULL = f"cannot grow, no space is left; free space and {AGAIN} (committed samples are kept)"
 # (text in SQLite's message, what happened and what to do); the first match counts.
 _SENTENCES = (
@@ -19,7 +22,8 @@ _SENTENCES = (
     ("readonly database", READ_ONLY),
     ("read-only file system", READ_ONLY),
     ("is not a database", "is not a SQLite database; name an evalsvc database, or a new file to create one"),
-    ("malformed", "is damaged; restore a copy, or name a new file and run again"),
+    ("malformed", _DAMAGED),
+    ("could not decode to utf-8", _DAMAGED),
     ("unable to open", "cannot be opened; check that the folder exists and that you may read and write in it"),
     ("disk i/o error", "cannot be read or written (disk I/O error); check the disk and its free space"),
     ("no such table", "lacks a table of evalsvc; name an evalsvc database, or a new file to create one"),
@@ -54,6 +58,8 @@ def store_errors(name: str) -> Iterator[None]:
         raise StoreError(f"{name}: {_sentence(error.orig)}") from error
     except OverflowError as error:
         raise StoreError(f"{name}: holds no number as large as was asked for") from error
+    except (JSONDecodeError, UnicodeDecodeError, zlib.error) as error:  # of a value, in pages that SQLite finds whole
+        raise StoreError(f"{name}: {_DAMAGED}") from error
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise StoreError(f"{name}: {_sentence(error)}") from error
 

@@ -38,6 +38,21 @@ def test_a_long_answer_and_its_tokens_take_a_fraction_of_the_file(path, store, b
         assert ids[0][0] == "blob" and ids[0][1] < len(json.dumps(tokens)) / 2 and ids[1] == ("text", 6)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    ["samples SET answer = x'7801ff'", "samples SET answer = CAST(x'ff41' AS TEXT)", "turns SET token_ids = '[1'"],
+)
+def test_a_value_that_was_damaged_inside_whole_pages_is_said_to_be(path, store, build, damage):
+    run_id = build.run()
+    writer.add_samples(
+        store, run_id, build.arm(run_id), [build.sample(0, answer="x", turns=(Turn(None, None, (1, 2)),))]
+    )
+    with sqlite3.connect(path) as raw:
+        raw.execute(f"UPDATE {damage}")
+    with pytest.raises(StoreError, match="is damaged; restore a copy"):
+        answers(store, queries.resolve_arm(store, f"{run_id}:base"))
+
+
 def test_a_text_that_was_escaped_is_marked(path, store, build):
     run_id = build.run()
     samples = [
