@@ -223,7 +223,7 @@ def _as_number(text: str, *, whole: bool, yaml: bool, quoted: bool) -> str:
         return ""
     sign, digits, fraction, power = spelt.groups()
     start = f"{sign.strip('+')}{digits or '0'}{'' if fraction == '.' else fraction or ''}"  # no `+`, no leading zeros
-    usual = text.startswith(start) and (power is not None or text == start)
+    usual = re.split("[eE]", text)[0] == start
     if usual and (not yaml or power is None or (fraction and power[0] in "+-")):
         return "" if whole and (fraction or power) else "; leave the quotes out"
     plain = shown((int(float(text)) if fraction or power else int(text)) if whole else float(text))

@@ -96,10 +96,15 @@ def test_no_wrong_value_anywhere_is_told_in_words_of_pydantic(model: type[BaseMo
             "'turns.0.expect.no_call': wants true or a text, not 3; put it in quotes",
         ),
         (("messages", 0), "hi", "'messages.0': wants a mapping, such as `{role: ...}`, not 'hi'"),
+        (
+            ("check", "timeout_s"),
+            "1.e1",
+            "'check.timeout_s': wants a number, not '1.e1'; leave the quotes out and write 10 or 1.0e+1",
+        ),
     ],
 )
 def test_a_place_is_that_of_the_file_without_names_of_alternatives(at, value, says):
-    model, document = (FormatCase, FORMAT) if at[0] == "constraints" else (ToolCase, TOOL)
+    model, document = (FormatCase, FORMAT) if at[0] in ("check", "constraints") else (ToolCase, TOOL)
     with pytest.raises(ValidationError) as error:
         model.model_validate(with_value(document, at, value))
     assert first_mistake(error.value, model) == says
