@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from evalsvc.experiment import Name
 from evalsvc.questions import hash_of
 from evalsvc.recorded import lmeval, outcomes, raw
 from evalsvc.recorded.declared import UNKNOWN, declared_plan
+from evalsvc.recorded.lmeval_files import find_samples
 from evalsvc.recorded.lmeval_rows import is_sample
 from evalsvc.recorded.rows import read_rows
 from evalsvc.store.records import NewArm, NewSample
@@ -90,8 +91,7 @@ def load(sources: Sources) -> Recorded:
     if again is not None:
         repeated = replace(base, samples=tuple(again), details=_details(sources, sources.again))
         if _digest(again) == _digest(base.samples):
-            first = {path.resolve() for path in sources.arms.get(base.name, ())}
-            if first & {path.resolve() for path in sources.again}:
+            if _files(sources.arms.get(base.name, ())) & _files(sources.again):
                 raise ConfigError(
                     "--again names the baseline's own evidence, which shows no noise; a second run's does"
                 )
@@ -102,6 +102,12 @@ def load(sources: Sources) -> Recorded:
         notes += [f"{name}: {fault}; the gate will say INVALID" for fault in faults]
     known = [sources.name, [arm.fingerprint for arm in arms], None if again is None else _digest(again)]
     return Recorded(experiment_hash=hash_of(["recorded", *known]), arms=arms, again=repeated, notes=tuple(notes))
+
+
+def _files(paths: Iterable[Path]) -> set[Path]:
+    """What is read of files and folders."""
+    named = ([file.path for file in find_samples([path], "")[0]] if path.is_dir() else [path] for path in paths)
+    return {path.resolve() for some in named for path in some}
 
 
 def _check(sources: Sources) -> None:

@@ -81,6 +81,15 @@ def test_a_second_run_that_says_the_same_is_a_quiet_one_and_is_said(two, tmp_pat
     assert any("a server that repeats itself, or a copy" in note for note in found.notes)
 
 
+def test_a_folder_holds_the_baselines_own_evidence_where_its_newest_file_is_the_arms(samples_file):
+    rows = [written_row(0, "x", 1.0), written_row(1, "y", 0.0)]
+    older, newest = (samples_file("a", "t", rows, date=f"2026-01-0{day}T00-00-00.000000") for day in (1, 2))
+    for arm, again in ((newest, newest.parent), (newest.parent, newest)):
+        with pytest.raises(ConfigError, match="--again names the baseline's own evidence"):
+            load(sources({"a": arm}, again=[again]))
+    assert load(sources({"a": older}, again=[older.parent])).again is not None
+
+
 def test_a_table_gives_arms_and_takes_a_second_run(write, two):
     path = write("t.csv", "item,x,y\n1,1,0\n2,0,0\n")
     found = load(sources({}, baseline="y", table=path, again=[two["b"]]))
