@@ -10,7 +10,7 @@ from evalsvc.dashboards.links import go
 from evalsvc.dashboards.reads import Candidate, RunView
 from evalsvc.dashboards.reads_flips import Flip
 from evalsvc.dashboards.selection import not_there, pick_text
-from evalsvc.dashboards.show import NOT_RECORDED, no_candidate, show_table, show_text
+from evalsvc.dashboards.show import no_candidate, show_answer, show_table
 from evalsvc.store.session import Store
 
 PER_PAGE = 10
@@ -119,8 +119,8 @@ def _show_flip(flip: Flip, texts: dict[int, tuple[str, str, str | None]], baseli
     with st.container(border=True):
         st.html(markup.flip_head(flip))
         for column, (name, number, value, error) in zip(st.columns(2), sides, strict=True):
-            _, answer, finish = texts[number]
+            prompt, answer, finish = texts[number]
             with column:
                 st.html(markup.answer_head(name, right=value == right, finish=finish, error=error))
-                show_text(answer, "(empty)" if finish else NOT_RECORDED)
+                show_answer(answer, prompt, finish)
         go("sample", "Open this sample", sample=flip.candidate_id)

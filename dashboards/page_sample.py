@@ -12,7 +12,7 @@ from evalsvc.dashboards.page_flips import flips_of
 from evalsvc.dashboards.parting import Parting, fields_of, parting
 from evalsvc.dashboards.reads import RunView
 from evalsvc.dashboards.reads_flips import Flip, Shown
-from evalsvc.dashboards.show import NOT_RECORDED, no_candidate, show_table, show_text
+from evalsvc.dashboards.show import NOT_RECORDED, no_candidate, show_answer, show_table, show_text
 from evalsvc.dashboards.text import markdown_free, outer_space
 from evalsvc.errors import EvidenceError
 from evalsvc.expected import case_of, compared
@@ -89,7 +89,7 @@ def _answer(name: str, shown: Shown | None) -> None:
         show_text(turn.answer or "")
     choices = _choices(shown.answer) if shown.scored_by == "loglikelihood" else None
     if choices is None:
-        show_text(shown.answer, "(empty)" if shown.finish else NOT_RECORDED)
+        show_answer(shown.answer, shown.prompt, shown.finish)
         if space := outer_space(shown.answer):
             st.caption(f"The answer {space}.")
         for name, left in shown.filtered.items():

@@ -7,7 +7,7 @@ import streamlit as st
 
 from evalsvc.dashboards.text import SHOWN_CHARACTERS, hidden_characters, visible_text
 
-NOT_RECORDED = "(no text recorded)"  # of arms that came without their answers: nobody knows that they are empty
+NOT_RECORDED = "(no text recorded)"
 WHOLE_ROWS = 30  # a longer table scrolls in its own box
 LONG_CHARACTERS, LONG_LINES, LONG_HEIGHT_PX = 900, 14, 320  # a longer text scrolls in its own box
 
@@ -28,6 +28,11 @@ def show_text(text: str, nothing: str = "(empty)") -> None:
         st.code(shown, language=None, wrap_lines=True)
     if hidden_characters(text):
         st.caption(f"first {SHOWN_CHARACTERS:,} of {len(text):,} characters; the database holds them all")
+
+
+def show_answer(answer: str, prompt: str, finish: str | None) -> None:
+    """An answer. Of arms that came without texts, the prompts too, nobody knows that an answer is empty."""
+    show_text(answer, "(empty)" if prompt or finish else NOT_RECORDED)
 
 
 def show_table(frame: pd.DataFrame, columns: dict[str, Any] | None = None) -> None:

@@ -67,6 +67,16 @@ def test_lm05_a_sample_shows_what_the_filter_left_with_its_stray_character(run_a
     assert "filter whole" not in words
 
 
+@pytest.mark.parametrize(("prompt", "says"), [("Question:", "(empty)"), ("", "(no text recorded)")])
+def test_an_answer_that_is_empty_is_told_from_one_that_nobody_recorded(run_app, sides, prompt, says):
+    """lm-eval's samples hold prompts and answers, and no finish reasons; a table of correctness holds no texts."""
+    scores = ((NewScore(metric="exact_match", filter="strict", value=value),) for value in (1.0, 0.0))
+    path = sides(*({"prompt": prompt, "answer": "", "scores": held} for held in scores))
+    for page in ("flips", "sample"):
+        said = [caption.value for caption in run_app(path, page).caption if caption.value.startswith("(")]
+        assert len(said) >= 2 and set(said) == {says}, page
+
+
 @pytest.fixture
 def generated():
     """`generated(turns)`: a sample's fields, of answers told as text and, by token, what was likeliest there."""
