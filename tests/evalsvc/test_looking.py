@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evalsvc.looking import complete_looks, find_stop, placed
+from evalsvc.looking import complete_looks, find_stop, look_back, placed
 from evalsvc.ordering import plan_looks
 from evalsvc.policy import Policy
 from evalsvc.store.records import Choices, Pair
@@ -178,3 +178,16 @@ def test_a_later_answer_changes_no_earlier_look(seed):
     for end in looks.ends:
         decided_by_then = whole if whole is not None and whole.items <= end else None
         assert find_stop(pairs, DECODE, looks.first(end), POLICY) == decided_by_then
+
+
+def test_an_arm_that_was_stopped_by_looks_which_counted_prompts_is_judged_by_all_that_it_has():
+    """Looks of earlier versions were over prompts without a verdict, too; so `items` of a stored stop may count some."""
+    judged, prompts = suite("t", 200, lost=10), [replace(p, metric="") for p in suite("own", 100)]
+    order = plan_looks(map(placed, judged + prompts), 1, 20)
+    end = order.ends[3]
+    asked = [p for p in judged if order.position[p.suite, p.item_id] < end]
+    assert len(asked) < end
+    held = [p if order.position[p.suite, p.item_id] < end else replace(p, candidate=None) for p in judged + prompts]
+    stopped = by_hand.arm("kv8", "fp8", seed=1, details={"stopped": {"items": end, "planned": order.planned}})
+    looks, stop = look_back(stopped, held, DECODE, POLICY, ({}, {}))
+    assert looks is not None and (looks.ends[-1], looks.planned, stop) == (len(asked), 200, None)
