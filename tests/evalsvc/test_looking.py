@@ -181,7 +181,7 @@ def test_a_later_answer_changes_no_earlier_look(seed):
 
 
 def test_an_arm_that_was_stopped_by_looks_which_counted_prompts_is_judged_by_all_that_it_has():
-    """Looks of earlier versions were over prompts without a verdict, too; so `items` of a stored stop may count some."""
+    """Looks of earlier versions were over prompts without a verdict, too: `items` of a stored stop may count some."""
     judged, prompts = suite("t", 200, lost=10), [replace(p, metric="") for p in suite("own", 100)]
     order = plan_looks(map(placed, judged + prompts), 1, 20)
     end = order.ends[3]
