@@ -104,7 +104,7 @@ class Experiment(_Frozen):
     score_through: Literal["auto", "prefill", "decode", "both"] = "auto"
     probe: str | None = None
     aa: NoiseConfig | None = NoiseConfig()
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)  # what a column of any database holds
+    seed: int = Field(default=0, ge=0, le=2**31 - 2)  # any database holds it, and the next one, which is the A/A's
     threads: int = Field(default=1, ge=1, le=256)
     workers: int = Field(default=1, ge=1, le=64)
     batch: int = Field(default=32, ge=1, le=4096)
