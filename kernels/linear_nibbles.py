@@ -7,12 +7,14 @@ and `linear_nvfp4.py` say what a value is. Tiles are held transposed, outputs fi
 that tensor cores read from registers, and few rows are their narrow side.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from .compiling import Signature
 from .decoding import e2m1_value, e4m3_value
 from .jit import constexpr, dot, jit, tl, to_bf16
-from .launch import Shape, shape_for
+from .launch import FEW_ROWS, Shape, shape_for
 from .products import chosen, launch_product, mean_rows
 
 SYMMETRIC, ASYMMETRIC, E2M1, ZEROS = 0, 1, 2, 3
@@ -113,8 +115,13 @@ def linear_nibbles(
 
 
 def nibble_shape(rows: int, out: int, inputs: int) -> Shape:
-    """As `launch.shape_for`; with many rows decoded weights of longer steps would not fit registers."""
-    return shape_for(rows, out, inputs, many_step=64)
+    """As `launch.shape_for`; what is decoded has to fit registers.
+
+    So steps are shorter where rows are many, and where few rows' inputs are not split, which have eight warps: four
+    spill (nvfp4 on sm_90, int4 on sm_100).
+    """
+    shape = shape_for(rows, out, inputs, many_step=64)
+    return shape if rows > FEW_ROWS or shape.split else replace(shape, warps=8)
 
 
 def nibble_signatures(name: str, kind: int, group: int) -> list[Signature]:

@@ -173,25 +173,31 @@ def sizes(group: int, dim: int, v_dim: int, kind: int, wide: bool, fp8: bool) ->
     sides = head_sides(dim, v_dim)
     rows, keys = _MOST_ROWS, 32
     if wide:
-        rows, keys = 16, 16
+        rows, keys = 16, 32 if kind == FP32 and sides["V"] > 128 else 16
     elif kind in (E4M3, E4M3_BYTES, INT8) and is_long(sides):
         rows, keys = (rows, 16) if fp8 else (rows // 2, keys)
-    elif kind == INT8 and sides["V_REST"] and not fp8:
+    elif kind == INT8 and v_dim > 64 and not fp8:
         keys = 16
     return sides | {"GROUP": group, "ROWS": rows, "KEYS": keys, "TILE": max(rows // group, 1)}
 
 
 def _options(constants: dict[str, Any]) -> dict[str, int]:
-    """Warps and stages that spill nothing."""
+    """Warps and stages that spill nothing: with too many warps the assembler holds itself to too few registers."""
+    kind, by_token, long = constants["KIND"], constants["SCALE"] == BY_TOKEN, is_long(constants)
     if constants["WIDE"]:
-        return {"num_warps": 4, "num_stages": 3 if constants["KIND"] == FP32 and constants["FP32"] else 1}
-    kind, by_token = constants["KIND"], constants["SCALE"] == BY_TOKEN
-    much = kind >= E4M3_BYTES or is_long(constants)
-    if not much and kind == E4M3 and by_token:
+        if constants["KEYS"] == 32:
+            return {"num_warps": 8, "num_stages": 1}
+        pipelined = kind == FP32 and constants["FP32"]
+        return {"num_warps": 4, "num_stages": (2 if constants["V_DIM"] <= 64 else 3) if pipelined else 1}
+    if kind == E4M3 and by_token and not long:
         return {"num_warps": 8, "num_stages": 2}  # four warps spill on sm_90, three stages on sm_100
-    if kind == E4M3_BYTES and by_token and constants["DIM"] <= 64:
-        return {"num_warps": 4, "num_stages": 3}  # with eight the assembler holds itself to 128 registers and spills
-    return {"num_warps": 8 if much else 4, "num_stages": 3}
+    if kind == INT8:
+        few = constants["V"] <= 128 and (long or constants["KEYS"] == 32)
+    elif kind == E4M3_BYTES:
+        few = by_token and constants["DIM"] <= 64
+    else:
+        few = not long
+    return {"num_warps": 4 if few else 8, "num_stages": 3}
 
 
 def signatures() -> list[Any]:
