@@ -155,6 +155,8 @@ def _run(arguments: list[str], debug: bool, signals: list[int]) -> int:
             _leave_stdout()
             message = f"what is printed cannot be written ({error.strerror}); make room, or send it elsewhere"
             return say("OutputError", message, EXIT_ERROR)
+        if isinstance(error, OSError) and error.filename is not None:
+            return say("FileError", f"{error.filename}: {error.strerror}; name another path, or mend that", EXIT_ERROR)
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # pyright: ignore[reportAttributeAccessIssue]
             return EXIT_ERROR

@@ -88,6 +88,7 @@ def test_an_option_that_no_command_has_is_such_a_sentence_for_every_command(eval
             "error: unexpected RuntimeError: odd \\x1b[31m; --debug shows the traceback\n",
         ),
         (AssertionError(), 2, "error: unexpected AssertionError"),
+        (OSError(36, "too long", "a/b"), 2, "error: a/b: too long; name another path, or mend that\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
