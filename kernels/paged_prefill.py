@@ -187,12 +187,13 @@ def _options(constants: dict[str, Any]) -> dict[str, int]:
     if constants["WIDE"]:
         if constants["KEYS"] == 32:
             return {"num_warps": 8, "num_stages": 1}
+        warps = 2 if kind == FP32 and constants["DIM"] == 128 else 4  # with four Triton 3.6 spills 8 bytes
         pipelined = kind == FP32 and constants["FP32"]
-        return {"num_warps": 4, "num_stages": (2 if constants["V_DIM"] <= 64 else 3) if pipelined else 1}
+        return {"num_warps": warps, "num_stages": (2 if constants["V_DIM"] <= 64 else 3) if pipelined else 1}
     if kind == E4M3 and by_token and not long:
         return {"num_warps": 8, "num_stages": 2}  # four warps spill on sm_90, three stages on sm_100
     if kind == INT8:
-        few = constants["V"] <= 128 and (long or constants["KEYS"] == 32)
+        few = 64 < constants["V_DIM"] <= 128 and (long or constants["KEYS"] == 32)
     elif kind == E4M3_BYTES:
         few = by_token and constants["DIM"] <= 64
     else:
