@@ -16,22 +16,15 @@ from transformers import (
 
 from evalsvc.engine.engine import Engine
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, ScoreRequest, ScoreResult
-from tests.tiny import byte_tokenizer, write_model
+from tests.tiny import TWO_LAYERS, byte_tokenizer, write_model
 
 VOCABULARY = 288
 SHAPE: dict[str, Any] = {
+    **TWO_LAYERS,
     "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
     "max_position_embeddings": 512,
     "initializer_range": 0.15,
     "pad_token_id": None,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
 }
 SLIDES: dict[str, Any] = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 GEMMA: dict[str, Any] = {"query_pre_attn_scalar": 24, "final_logit_softcapping": 6.0}
