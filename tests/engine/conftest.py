@@ -306,6 +306,18 @@ def arms() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def engine(serve: Callable[..., Engine], unequal: str) -> Engine:
+    """Of the plan of `alone`, eight requests side by side."""
+    return serve("llama", unequal, max_batch=8)
+
+
+@pytest.fixture(scope="module")
+def group(serve: Callable[..., Engine], arms: dict[str, str]) -> Engine:
+    """Of `arms`, eight requests side by side."""
+    return serve("llama", plans=arms, max_batch=8)
+
+
+@pytest.fixture(scope="module")
 def alone(serve: Callable[..., Engine]) -> Callable[..., dict[tuple, tuple]]:
     """`alone(requests)`: the answers of each asked alone, of caches that know nothing; where it names arms, theirs."""
     engines = {False: serve("llama", UNEQUAL, max_batch=1), True: serve("llama", plans=GROUP, max_batch=1)}

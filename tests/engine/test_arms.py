@@ -8,11 +8,6 @@ from evalsvc.engine.requests import GenerateRequest
 from evalsvc.errors import ConfigError
 
 
-@pytest.fixture(scope="module")
-def group(serve, arms):
-    return serve("llama", plans=arms, max_batch=8)
-
-
 def test_every_arm_that_is_named_answers_once(group, alone, ids):
     request = GenerateRequest(prompt=ids(20, 1), max_tokens=5, arms=("kv", "same", "kv"), n=2, id="x")
     outcomes = list(group.answer([request]))

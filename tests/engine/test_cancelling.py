@@ -3,20 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
-import pytest
-
 from evalsvc.engine import loop
 from evalsvc.engine.requests import GenerateRequest, GenerateResult, RequestFailure, ScoreRequest, TextPiece
-
-
-@pytest.fixture(scope="module")
-def engine(serve, unequal):
-    return serve("llama", unequal, max_batch=8)
-
-
-@pytest.fixture(scope="module")
-def group(serve, arms):
-    return serve("llama", plans=arms, max_batch=8)
 
 
 def test_a_cancelled_answer_fails_with_what_it_had_and_the_others_are_untouched(

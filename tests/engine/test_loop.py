@@ -24,16 +24,6 @@ def under_way(engine) -> dict[str, int]:
     return {name: count for name, count in engine.stats().items() if name in IDLE}
 
 
-@pytest.fixture(scope="module")
-def engine(serve, unequal):
-    return serve("llama", unequal, max_batch=8)
-
-
-@pytest.fixture(scope="module")
-def group(serve, arms):
-    return serve("llama", plans=arms, max_batch=8)
-
-
 # -- iterators side by side --------------------------------------------------------------------------------------------
 
 

@@ -16,12 +16,6 @@ from evalsvc.engine.requests import (
     ScoreRequest,
 )
 
-
-@pytest.fixture(scope="module")
-def group(serve, arms):
-    return serve("llama", plans=arms, max_batch=8)
-
-
 # -- small pools and places --------------------------------------------------------------------------------------------
 
 

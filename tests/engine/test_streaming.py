@@ -10,11 +10,6 @@ from evalsvc.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def engine(serve, unequal):
-    return serve("llama", unequal, max_batch=8)
-
-
-@pytest.fixture(scope="module")
 def requests(ids) -> list[GenerateRequest]:
     """Answers of random bytes: half characters, characters of two tokens, and special tokens among them."""
     drawn = [

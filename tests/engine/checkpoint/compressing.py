@@ -8,7 +8,16 @@ from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
 from torch import Tensor
 
+from evalsvc.engine.checkpoint.open import open_checkpoint
+from evalsvc.engine.precision import parse_plan
+from evalsvc.engine.weights import WeightSet
+
 BLOCK = 128
+WIDE = {"hidden_size": 160, "intermediate_size": 288}  # blocks of 128 that end early, groups that fit
+EXPERTS = {**WIDE, "moe_intermediate_size": 192}
+KINDS = {"llama": WIDE, "qwen3_moe": EXPERTS, "deepseek_v3": EXPERTS}
+PLAIN = ("norm", "embed_tokens", "lm_head", "mlp.gate.", "bias")
+KIMI = ("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*")
 
 
 def scheme(form: str, targets: tuple[str, ...] = ("Linear",), **weights: Any) -> QuantizationScheme:
@@ -104,3 +113,41 @@ def config_of(*groups: QuantizationScheme, ignore: tuple[str, ...] = (), **field
         ignore=list(ignore),
     )
     return {"quantization_config": config.model_dump(mode="json") | fields}
+
+
+def is_plain(name: str, experts_alone: bool) -> bool:
+    return any(part in name for part in PLAIN) or (experts_alone and ".mlp.experts." not in name)
+
+
+def store(held, experts_alone: bool = False):
+    """What a tiny model's files hold in a scheme, of random codes."""
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for seed, (name, tensor) in enumerate(sorted(tensors.items())):
+            if is_plain(name, experts_alone):
+                found[name] = tensor
+            else:
+                local = stored_as(held, tuple(tensor.shape), seed)
+                found |= {f"{name.removesuffix('.weight')}.{leaf}": part for leaf, part in local.items()}
+        return found
+
+    return edit
+
+
+def plain(held, experts_alone: bool = False):
+    """What the library decompresses the same to, at the type it gives."""
+
+    def edit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: tensor
+            if is_plain(name, experts_alone)
+            else decompressed(held, stored_as(held, tuple(tensor.shape), seed))
+            for seed, (name, tensor) in enumerate(sorted(tensors.items()))
+        }
+
+    return edit
+
+
+def held(path, plan: str) -> WeightSet:
+    return WeightSet(open_checkpoint(path), parse_plan(plan).prefill.weights, {})

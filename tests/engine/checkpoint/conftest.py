@@ -10,6 +10,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from . import compressing as ct
+
 
 @pytest.fixture
 def rewritten(tiny: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
@@ -32,5 +34,19 @@ def rewritten(tiny: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
         fields = json.loads((path / "config.json").read_text()) | (config or {})
         (path / "config.json").write_text(json.dumps(fields))
         return path
+
+    return make
+
+
+@pytest.fixture
+def both(rewritten):
+    """`both("llama", scheme)`: a tiny model in a scheme, and the same decompressed by the library."""
+
+    def make(name: str, held, experts_alone: bool = False):
+        ignore = ct.KIMI if experts_alone else ("lm_head", "re:.*mlp.gate$")
+        return (
+            rewritten(name, ct.store(held, experts_alone), ct.config_of(held, ignore=ignore), **ct.KINDS[name]),
+            rewritten(name, ct.plain(held, experts_alone), folder="plain", **ct.KINDS[name]),
+        )
 
     return make
